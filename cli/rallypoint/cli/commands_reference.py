@@ -21,7 +21,7 @@ INTRODUCTION = """\
 
 The commands of an operator; [The rallypoint command](../cli.md) explains them. Each also has the
 options at the end of this page, which may stand before the command, too. The flags of
-`rallypoint agent`, `coordinator` and `journal` are in [Flags](flags.md).
+`rallypoint agent`, `coordinator`, `relay` and `journal` are in [Flags](flags.md).
 """
 
 

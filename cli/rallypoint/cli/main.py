@@ -63,6 +63,12 @@ def _journal(prog: str, argv: Sequence[str]) -> NoReturn:
     sys.exit(main(prog, argv))
 
 
+def _relay(prog: str, argv: Sequence[str]) -> NoReturn:
+    from rallypoint.cli.commands.relay import main
+
+    sys.exit(main(prog, argv))
+
+
 def _operate(name: str, words: Sequence[str]) -> NoReturn:
     gc.set_threshold(GARBAGE_MIN)  # see `_agent`
     from rallypoint.cli.operator.app import main
@@ -95,6 +101,7 @@ COMMANDS: dict[str, Callable[[str, Sequence[str]], NoReturn]] = {
     "agent": _agent,
     "coordinator": _coordinator,
     "journal": _journal,
+    "relay": _relay,
 }
 """The function of each command that is a process of Rallypoint itself. It takes the command's name
 and arguments. The others are the operator's: see `rallypoint.cli.operator.table`."""

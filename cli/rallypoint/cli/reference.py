@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rallypoint.cli.commands.agent.command import build_parser as build_agent_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
 from rallypoint.cli.commands.journal.command import PARSERS as JOURNAL_PARSERS
+from rallypoint.cli.commands.relay import build_parser as build_relay_parser
 from rallypoint.cli.exit_codes import EXIT_CODES
 from rallypoint.cli.flags.flag import Flag, Group
 from rallypoint.cli.flags.help import describe_names
@@ -36,6 +37,7 @@ def render_reference() -> str:
             INTRODUCTION,
             *_command_lines("rallypoint agent", build_agent_parser()),
             *_command_lines("rallypoint coordinator", build_coordinator_parser()),
+            *_command_lines("rallypoint relay", build_relay_parser()),
             *(
                 line
                 for parser in JOURNAL_PARSERS.values()

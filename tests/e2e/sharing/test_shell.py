@@ -134,6 +134,7 @@ def calls(job_id: str) -> list[Call]:
             {"sessionId": SESSION, "connection": "1", "welcome": {"nodeName": "laptop"}},
             answers=1,
         ),
+        Call("rallypoint.v1.AgentService/Relay", {"protocol_version": 1}, {}, answers=1),
         Call(
             "rallypoint.v1.CoordinatorService/GetCoordinator",
             {},

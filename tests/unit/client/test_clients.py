@@ -141,6 +141,7 @@ def test_every_method_is_that_of_the_contract() -> None:
     ]
     ours = {one.path: (one.request.DESCRIPTOR, one.response.DESCRIPTOR) for one in methods}
     known.pop("/rallypoint.v1.AgentService/Session")
+    known.pop("/rallypoint.v1.AgentService/Relay")
 
     assert known == ours
 

@@ -59,6 +59,7 @@ READ = Rpc()
 CHANGE = Rpc()
 STREAM = Rpc("stall")
 RPCS = {
+    "AgentService/Relay": Rpc("session", repeats="each agent's messages, as on its own stream"),
     "AgentService/Session": Rpc("session", repeats="reports have numbers, and Hello the rest"),
     "BarrierService/Arrive": Rpc("timeout", repeated="one payload for each participant"),
     "BarrierService/ListBarriers": READ,

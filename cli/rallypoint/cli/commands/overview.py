@@ -13,6 +13,7 @@ MENU = Menu(
         **{name: line for rows in SECTIONS.values() for name, (line, _) in rows.items()},
         "agent": "run this node's workers of a job (also: node-agent)",
         "coordinator": "serve jobs: membership, ranks and restarts (also: coordinator)",
+        "relay": "carry the agents of a rack to the coordinator on one stream",
         "journal": "read, check, back up and move a coordinator's journal",
     },
     headings={

@@ -1,0 +1,137 @@
+"""Passes every other call on to the coordinator, unchanged: those of workers, tools and operators.
+
+A call is passed on as a stream of bytes in both directions, whatever its kind: that is the same on
+the wire. It keeps its deadline, its metadata and its status with all details. The token in the
+metadata is the caller's own. The relay adds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from rallypoint.relay.roots import rooted
+from rallypoint.relay.sessions import Sessions
+from rallypoint.relay.uplink import RELAY
+from rallypoint.relay.uplinks import Uplinks
+from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import Credentials
+
+SESSION = "/rallypoint.v1.AgentService/Session"
+WRITE_S_MAX = 30.0
+"""Longest write to a client that does not read, as at the coordinator."""
+_DROPPED = frozenset({"user-agent", "content-type", "te"})
+_EOF: object = grpc.aio.EOF
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Calls(grpc.GenericRpcHandler):
+    """Handles every method but those of the relay's own health."""
+
+    def __init__(self, uplinks: Uplinks, sessions: Sessions, credentials: Credentials) -> None:
+        """Begin without calls.
+
+        Args:
+            uplinks: know the coordinator that calls are passed on to.
+            sessions: serve agents.
+            credentials: for connections; their token is not used.
+        """
+        self._uplinks = uplinks
+        self._sessions = sessions
+        self._credentials = credentials
+        self._channel: grpc.aio.Channel | None = None
+        self._key: tuple[str, int] = ("", 0)
+        """Address and version of the certificates of the channel."""
+        self._old: list[grpc.aio.Channel] = []
+        """Channels of calls that may still be in progress."""
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the handler of a method; None: a relay does not serve it."""
+        method = handler_call_details.method
+        if method == RELAY:
+            return None  # relays go to a coordinator, not to another relay
+        serve: Any = self._sessions.serve if method == SESSION else self._to_handler(method)
+        return grpc.stream_stream_rpc_method_handler(rooted(serve))
+
+    def _to_handler(self, method: str) -> Any:
+        async def handle(_: object, context: Context) -> None:
+            await self._pass_on(method, context)
+
+        return handle
+
+    async def _pass_on(self, method: str, context: Context) -> None:
+        target = await self._uplinks.at_home()
+        if not target:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the relay reaches no coordinator")
+        make: Any = (await self._open(target)).stream_stream(method)
+        call = make(timeout=context.time_remaining(), metadata=_kept(context))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(_read(call, context))
+                try:
+                    is_read = await _write(call, context)
+                finally:
+                    reader.cancel()
+        finally:
+            call.cancel()
+        if not is_read:
+            text = f"an answer was not read within {WRITE_S_MAX:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+        code, trailing = await call.code(), tuple(await call.trailing_metadata() or ())
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, await call.details() or "", trailing)
+        context.set_trailing_metadata(trailing)
+
+    async def _open(self, target: str) -> grpc.aio.Channel:
+        """Return the channel to a coordinator, with the certificates as they are now."""
+        key = target, self._credentials.taken_version
+        if self._channel is None or key != self._key:
+            old, self._channel = self._channel, None
+            self._channel = self._credentials.open_aio_channel(target, client_options())
+            self._key = key
+            if old is not None:
+                self._old.append(old)
+            if len(self._old) > 1:  # its calls have had a whole life of another channel to end
+                await self._old.pop(0).close()
+        return self._channel
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for channel in (*self._old, *(() if self._channel is None else (self._channel,))):
+            await channel.close()
+
+
+def _kept(context: Context) -> list[tuple[str, str | bytes]]:
+    return [
+        (key, value)
+        for key, value in context.invocation_metadata() or ()
+        if key not in _DROPPED and not key.startswith(("grpc-", ":"))
+    ]
+
+
+async def _read(call: Any, context: Context) -> None:
+    """Pass on what the client sends."""
+    try:
+        while (message := await context.read()) is not _EOF:
+            await call.write(message)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        return  # one of the two calls has ended; the status says how
+
+
+async def _write(call: Any, context: Context) -> bool:
+    """Pass on what the coordinator answers; return whether the client reads it in time."""
+    try:
+        while (message := await call.read()) is not _EOF:
+            async with asyncio.timeout(WRITE_S_MAX):
+                await context.write(message)
+    except grpc.aio.AioRpcError:
+        pass  # its status is passed on
+    except TimeoutError:
+        return False
+    return True
