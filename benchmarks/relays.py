@@ -1,8 +1,8 @@
 """What relays save: rounds of thousands of nodes, directly and with 64 nodes on one stream.
 
 Simulated agents form a first round and re-form it after a failure, against a real coordinator
-process: first each on a stream of its own, then as racks that share one. The racks are in this
-process, as the agents are: in a cluster each relay has a processor of its own. What a real relay
+process: first each on a separate stream, then as racks that share one. The racks are in this
+process, as the agents are: in a cluster each relay has its own processor. What a real relay
 adds is measured beside it, with one rack. The costs of 10,000 nodes are computed from these parts.
 """
 

@@ -65,7 +65,7 @@ class Rack:
 
 @dataclass(slots=True)
 class RackedAgent(SimulatedAgent):
-    """An agent without a stream of its own."""
+    """An agent that shares the stream of its rack."""
 
     rack: Rack = field(default_factory=Rack)
     stream: int = 0

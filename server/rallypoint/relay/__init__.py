@@ -1,5 +1,5 @@
 """A relay: carries the sessions of many agents to the coordinator on one stream.
 
-It has no state of its own: it may die at any moment, and another one takes over. It reads no
+It keeps no state: it may die at any moment, and another one takes over. It reads no
 message of an agent. `serve` puts it together.
 """

@@ -42,7 +42,7 @@ class Unreachable(Exception):
 
 
 class Uplink:
-    """One stream to one coordinator. When it has ended, another one begins anew."""
+    """One stream to one coordinator. When it has ended, another one replaces it."""
 
     def __init__(self, target: str, credentials: Credentials) -> None:
         """Begin without a connection; `run` makes it."""

@@ -70,7 +70,8 @@ class Uplinks:
             target = self._coordinators.target
             uplink = self._find(target)
             await uplink.ready.wait()
-            if not uplink.has_ended:
+            is_reached = not uplink.has_ended
+            if is_reached:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
                 self._set_home(uplink)
@@ -79,7 +80,8 @@ class Uplinks:
                 self._set_home(None)
             if uplink.problem != self._problem:
                 self._problem = uplink.problem
-                log.warning("coordinator_lost", coordinator=target, why=uplink.problem)
+                event = "coordinator_lost" if is_reached else "coordinator_not_reached"
+                log.warning(event, coordinator=target, why=uplink.problem)
             if not self._coordinators.failed():
                 await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

@@ -137,7 +137,7 @@ class Outboxes:
     ) -> Outbox:
         """Return the outbox of a new connection, whose Hello is submitted next.
 
-        `wake` is set when there is something to send; None: an event of its own. The outbox may
+        `wake` is set when there is something to send; None: a new event. The outbox may
         have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
         outbox = Outbox(session, connection, spec, terms, wake or asyncio.Event())

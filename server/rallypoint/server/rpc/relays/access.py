@@ -1,8 +1,8 @@
 """Who an agent is that a relay carries.
 
 Its own token counts, as if it had come directly. Without one, the relay may vouch for it, if it has
-verified a certificate: then the agent has the rights of the relay, and no more. So a relay gives
-nobody what it does not have itself.
+verified a certificate: then the agent has the rights of the relay, and no more. So a relay cannot
+give away a right that it does not have.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def hold(
     opening: agent_pb2.RelayedOpening,
     end: Callable[[AccessRefused], None],
 ) -> Callable[[], None]:
-    """Check an agent again whenever the rules change; return what lets it go.
+    """Check an agent again whenever the rules change; return what releases it.
 
     Args:
         entry: as `let_in` returned it.

@@ -1,6 +1,6 @@
 """One relay's stream: a task reads it and another writes it, for all its agents.
 
-Each agent is served as on a stream of its own, with the same checks and limits. What is wrong with
+Each agent is served as on a separate stream, with the same checks and limits. What is wrong with
 one agent ends that agent's stream alone. When the relay's stream ends, its agents are not lost:
 they come back through another relay, or directly, and have their leases for that.
 
@@ -46,7 +46,7 @@ LOOK_S = 1.0
 """Pause between two looks whether the relay is heard: it says something at least as often."""
 SILENT_LOOKS = 3
 """Looks in a row without a word after which a relay counts as gone. That is sooner than the
-shortest usual lease, so its agents, whose leases begin anew then, notice it in time themselves."""
+shortest usual lease, so its agents, whose leases begin again then, notice it in time themselves."""
 WRITE_S_MAX = 10.0
 """Longest write to a relay without agents."""
 
@@ -363,7 +363,7 @@ class Carrying:
             seat.connection.outbox.ended = True
             self._seats.note_due(seat.number)
         if self._silent >= SILENT_LOOKS:
-            log.warning("relay_silent", agents=len(self._seats), looks=self._silent)
+            log.warning("relay_timed_out", agents=len(self._seats), why="it says nothing")
             self._end = silent_status(f"nothing arrived for {SILENT_LOOKS * LOOK_S:g} s")
             self._seats.wake.set()
         else:

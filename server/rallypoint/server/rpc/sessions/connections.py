@@ -1,4 +1,4 @@
-"""Opens, serves and closes connections of agents: on streams of their own, or through a relay.
+"""Opens, serves and closes connections of agents: on separate streams, or through a relay.
 
 Who reads and writes is not decided here. So each agent has the same checks, limits, refusals and
 acknowledgements, whichever way its messages come.
@@ -46,7 +46,7 @@ class Connection(Struct, eq=False):
     stream: Stream
     """What its host is charged."""
     is_leaving: bool = False
-    """The agent has said Goodbye."""
+    """The agent has sent its Goodbye."""
 
     @property
     def sender(self) -> inputs.Sender:

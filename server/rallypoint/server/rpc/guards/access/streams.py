@@ -63,7 +63,7 @@ class Streams:
             self._open.discard(stream)
 
     def hold(self, check: Check, end: Callable[[AccessRefused], None]) -> Callable[[], None]:
-        """Hold a stream without a task of its own; return what lets it go.
+        """Hold a stream that shares its task with others; return what releases it.
 
         Args:
             check: of the stream.
