@@ -67,7 +67,7 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
         CannotListen: when the port is in use, or the address is not this host's.
         AccessFailed: when a file is of no use.
     """
-    credentials = await asyncio.to_thread(Credentials, settings.access)
+    credentials = await _read(settings.access)
     uplinks = Uplinks(settings.coordinators, credentials)
     sessions = Sessions(uplinks, is_certified=bool(settings.listening.ca_file))
     calls = Calls(uplinks, sessions, credentials)
@@ -77,7 +77,7 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
     looks = [credentials]
     listening = None
     if settings.listening.uses_tls:
-        own = await asyncio.to_thread(Credentials, settings.listening)
+        own = await _read(settings.listening)
         looks.append(own)
         listening = _serve_tls(own, needs_client=bool(settings.listening.ca_file))
     port = _bind(server, settings, listening)
@@ -97,6 +97,11 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
         await asyncio.gather(*background, return_exceptions=True)
         await server.stop(STOP_GRACE_S)
         await calls.close()
+
+
+async def _read(access: Access) -> Credentials:
+    """Return the credentials of an access; a thread reads its files, if there are any."""
+    return await asyncio.to_thread(Credentials, access) if access.has_files else Credentials(access)
 
 
 async def _run(uplinks: Uplinks, running: Running) -> None:
@@ -150,8 +155,9 @@ def _serve_tls(credentials: Credentials, *, needs_client: bool) -> grpc.ServerCr
 
 async def _look(looks: list[Credentials]) -> None:
     """Take renewed files once a second, until cancelled."""
+    looks = [one for one in looks if one.access.has_files]
     problems = [""] * len(looks)
-    while True:
+    while looks:
         await asyncio.sleep(LOOK_S)
         for at, credentials in enumerate(looks):
             await asyncio.to_thread(credentials.look)

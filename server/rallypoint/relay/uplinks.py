@@ -50,6 +50,7 @@ class Uplinks:
         self._uplinks: dict[str, Uplink] = {}
         """By address; those that have not ended."""
         self._tasks: asyncio.TaskGroup | None = None
+        self._has_ended = False
         self._home: Uplink | None = None
         self._changed = asyncio.Event()
         self._problem = "it has not reached one yet"
@@ -61,8 +62,14 @@ class Uplinks:
 
     async def run(self) -> None:
         """Stay connected to one coordinator, and to others as they are needed, until cancelled."""
-        async with asyncio.TaskGroup() as self._tasks:
-            await self._stay_home()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    await self._stay_home()
+                finally:
+                    self._has_ended = True  # agents that come now find no stream any more
+        finally:
+            self._home = None
 
     async def _stay_home(self) -> None:
         backoff_s = BACKOFF_S_MIN
@@ -144,6 +151,8 @@ class Uplinks:
         return await self._open_at(agent, owner)
 
     async def _open_at(self, agent: Agent, target: str) -> Seat | End:
+        if self._has_ended:
+            return unavailable("the relay ends")
         uplink = self._find(target)
         await uplink.ready.wait()
         if uplink.has_ended:

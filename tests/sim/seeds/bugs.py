@@ -198,8 +198,8 @@ def _settle_early() -> list[Patch]:
 def _wait_for_ever() -> list[Patch]:
     """Wait without a limit for a node whose stream broke."""
 
-    def note_broken_stream(draft: Draft, sender: Any) -> Any:
-        refusal = real(draft, sender)
+    def note_broken_stream(draft: Draft, sender: Any, **how: bool) -> Any:
+        refusal = real(draft, sender, **how)
         draft.set_deadline(DeadlineKind.GRACE, sender.session, None)
         return refusal
 

@@ -41,7 +41,8 @@ class Network(Protocol):
 class Channel:
     """Stands for grpc.aio.Channel."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, target: str) -> None:
+        self.target = target
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Loop)
         self.loop = loop
@@ -84,6 +85,7 @@ class Channel:
     ) -> Callable[..., Call]:
         def call(metadata: object) -> Call:
             stream = self._network.open(self)
+            stream.method = method
             made = Call(stream, request_serializer, response_deserializer)
             self._calls.append(made)
             return made
@@ -165,6 +167,8 @@ class Server:
         self.loop = loop
         self._interceptors = interceptors
         self._handlers: dict[str, Any] = {}
+        self._generic: list[Any] = []
+        """Find the handlers of all other methods."""
         self._calls: dict[asyncio.Task[None], None] = {}
         self.is_listening = False
         self.bugs: list[str] = []
@@ -173,7 +177,7 @@ class Server:
     # --- what `serving` calls ---
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        """Nothing: methods are registered."""
+        self._generic += handlers
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         for name, handler in handlers.items():
@@ -198,11 +202,15 @@ class Server:
     # --- calls ---
 
     async def _find(self, method: str) -> Any:
-        async def found(_: Any) -> Any:
-            return self._handlers[method]
+        async def found(details: Any) -> Any:
+            if method in self._handlers:
+                return self._handlers[method]
+            handlers = (one.service(details) for one in self._generic)
+            return next(one for one in handlers if one is not None)
 
-        (interceptor,) = self._interceptors
-        return await interceptor.intercept_service(found, _Details(method))
+        for interceptor in self._interceptors:
+            return await interceptor.intercept_service(found, _Details(method))
+        return await found(_Details(method))
 
     def accept(self, stream: Stream, peer: str) -> None:
         """Begin to serve a stream of an agent."""
@@ -225,7 +233,7 @@ class Server:
         task.add_done_callback(lambda ended: self._calls.pop(ended, None))
 
     async def _serve(self, stream: Stream, peer: str) -> None:
-        handler = await self._find(SESSION)
+        handler = await self._find(stream.method)
         context = Context(stream, handler, peer)
         try:
             await handler.stream_stream(None, context)
@@ -279,13 +287,17 @@ class Context:
         self._stream = stream
         self._request = request
         """That the call without a stream has sent."""
-        self._decode, self._encode = handler.request_deserializer, handler.response_serializer
+        self._decode = handler.request_deserializer or bytes
+        self._encode = handler.response_serializer or bytes
         self._peer = peer
         self._is_finished = False
         self._aborted: grpc.aio.AbortError | None = None
 
     def peer(self) -> str:
         return self._peer
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
 
     def done(self) -> bool:
         return self._is_finished or (self._stream is not None and self._stream.is_over_at_server)

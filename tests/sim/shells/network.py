@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sim.shells.calls import FAILED, READY, Channel
+from sim.shells.calls import FAILED, READY, Channel, Server
 from sim.shells.loop import NS, Loop
 from sim.shells.node import AgentProcess, CoordinatorProcess
 from sim.shells.stream import Stream
@@ -18,31 +18,57 @@ CONNECTIONS_MAX = 200
 """More connections than any agent needs while faults last, and while it comes to rest."""
 
 
+class Place(Protocol):
+    """The machine of a process that connects to others."""
+
+    name: str
+    unreachable_ns: int
+    deaf_ns: int
+
+
+class Client(Protocol):
+    """A process that connects to others."""
+
+    loop: Loop
+
+    @property
+    def host(self) -> Place: ...
+
+
+class ServerProcess(Protocol):
+    """A process that others connect to."""
+
+    loop: Loop
+    server: Server | None
+    is_gone: bool
+
+
 class Network:
     """Everything between the nodes and the coordinator's host."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._streams: list[tuple[Stream, AgentProcess, CoordinatorProcess]] = []
+        self._streams: list[tuple[Stream, Client, ServerProcess]] = []
         """Those that some side does not know to be over, oldest first."""
 
-    def _agent_of(self, loop: Loop) -> AgentProcess:
-        process = self.world.process_of(loop)
-        assert isinstance(process, AgentProcess)
-        return process
+    def _client_of(self, loop: Loop) -> Client:
+        process: Any = self.world.process_of(loop)
+        assert not isinstance(process, CoordinatorProcess)
+        client: Client = process
+        return client
 
     def connect(self, channel: Channel) -> None:
         """Begin to connect an agent, as TCP and HTTP/2 do."""
         if channel.loop.is_dead:
             return
         world, schedule = self.world, self.world.schedule
-        host = self._agent_of(channel.loop).host
+        host = self._client_of(channel.loop).host
         silent_ns = max(host.unreachable_ns, host.deaf_ns) - schedule.now_ns
         delay_s = max(0.0, silent_ns / NS) + channel.loop.rng.uniform(0, CONNECTS_S_MAX)
 
         def answer() -> None:
-            life = world.coordinator
-            if world.is_dark or channel.is_closed:
+            life = world.server_at(channel.target)
+            if world.is_dark_at(channel.target) or channel.is_closed:
                 return
             if life is None or life.server is None or not life.server.is_listening:
                 channel.loop.call_soon(channel.settle, FAILED)
@@ -56,8 +82,11 @@ class Network:
     def open(self, channel: Channel) -> Stream:
         """Return the stream of a new call."""
         world = self.world
-        process, life = self._agent_of(channel.loop), world.coordinator
-        if process.agent.link.exchange.connection > CONNECTIONS_MAX:
+        process, life = self._client_of(channel.loop), world.server_at(channel.target)
+        if (
+            isinstance(process, AgentProcess)
+            and process.agent.link.exchange.connection > CONNECTIONS_MAX
+        ):
             world.violate("ConnectionsSettle", f"{process.loop.name} connects for ever")
         rng, most_s, host = Random(world.draw()), world.rates.delay_s, process.host
         stream = Stream(world.schedule, rng, world.rates.window, lambda: rng.uniform(0, most_s))
@@ -73,7 +102,7 @@ class Network:
         world.schedule.after(rng.uniform(0, most_s), lambda: accept(stream, host.name))
         return stream
 
-    def reset(self, gone: AgentProcess | CoordinatorProcess, *, resets: bool) -> None:
+    def reset(self, gone: Client | ServerProcess, *, resets: bool) -> None:
         """End the streams of a process that is gone; the peers learn of it if `resets`."""
         for stream, process, life in self._streams:
             soon_s = stream.rng.uniform(0, 0.01) if resets else None
@@ -83,13 +112,13 @@ class Network:
                 stream.is_over_at_server = True
                 stream.cut(client_s=soon_s, server_s=None)
 
-    def find(self, process: AgentProcess) -> Stream | None:
-        """Return the open stream of an agent."""
+    def find(self, process: Client) -> Stream | None:
+        """Return the open stream of a process."""
         return next(
             (
                 stream
                 for stream, owner, life in reversed(self._streams)
-                if owner is process and life is self.world.coordinator and stream.status is None
+                if owner is process and not life.is_gone and stream.status is None
             ),
             None,
         )

@@ -31,12 +31,15 @@ from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
+from rallypoint.relay import uplinks
 from rallypoint.server import beginning, clock, serve, stepper
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc import agent_service
+from rallypoint.server.rpc.relays import carrying
+from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "10.9.9.9"
 PORT = 50_051
+TARGET = f"{ADDRESS}:{PORT}"
 COORDINATOR_TIMEOUT_MS = 10_000
 FIRST_PORT = 20_000
 SIGTERM = 15
@@ -72,7 +76,7 @@ class AgentProcess:
         self.finished: agent_pb2.Finished | None = None
         """The outcome, as the agent told its user."""
         listener = Listener(finished=self._on_finished, disconnected=lambda absence: None)
-        settings = _settings(host.plan, job, incarnation)
+        settings = _settings(host.plan, job, incarnation, world.targets_of(host))
         ports: Any = Ports(self)
         self.agent = Agent(settings, listener, ports, world.schedule.clock_ns() // 1_000_000)
         self.agent_groups: dict[Group, None] = {}
@@ -138,10 +142,10 @@ class CoordinatorProcess:
         self.loop.call_soon(self._stop.set)
 
 
-def _settings(plan: NodePlan, job: JobPlan, incarnation: int) -> Settings:
+def _settings(plan: NodePlan, job: JobPlan, incarnation: int, targets: str) -> Settings:
     unused: Any = None
     return Settings(
-        coordinator=f"{ADDRESS}:{PORT}",
+        coordinator=targets,
         is_standalone=False,
         job_id=plan.job_id,
         spec=job.spec,
@@ -325,10 +329,13 @@ def stand_ins(world: World) -> Iterator[None]:
         (exits, "time", virtual),
         (serve, "MemoryJournal", SlowJournal),
         (serve, "os", SimpleNamespace(urandom=random_bytes)),
+        (connections, "time", virtual),
+        (carrying, "time", virtual),
+        (uplinks, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
         (link, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
         (opening, "find_reason", _no_reason),
-        (grpc.aio, "insecure_channel", lambda target, options: Channel(world.network)),
-        (grpc.aio, "server", lambda options, interceptors: world.serve(_running(), interceptors)),
+        (grpc.aio, "insecure_channel", lambda target, options: Channel(world.network, target)),
+        (grpc.aio, "server", lambda interceptors=(), **_: world.serve(_running(), interceptors)),
         (stepper, "step", step),
         (life, "become_subreaper", lambda: None),
         (life, "new_supervisor", _new_supervisor),

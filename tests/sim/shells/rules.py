@@ -299,7 +299,9 @@ class Rules:
             names = [
                 one.agent.node_name
                 for one in living
-                if one.host.job.job_id == fields["job_id"] and one.agent.state.ending is None
+                if one.host.job.job_id == fields["job_id"]
+                and one.agent.state.ending is None
+                and one.agent.run_number  # else the coordinator does not know it yet
             ]
             is_there = fields["node"] in names
             self._require("NobodyIsLost", not is_there, f"{name} logs {event} {fields}")

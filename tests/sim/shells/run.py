@@ -11,8 +11,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -47,15 +48,22 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, is_durable: bool | None = None, is_traced: bool = False) -> Result:
+def run_seed(
+    seed: int,
+    *,
+    is_durable: bool | None = None,
+    is_traced: bool = False,
+    kind: type[World] = World,
+) -> Result:
     """Run one seed from its beginning until every process has ended.
 
     Args:
         seed: what everything is drawn from.
         is_durable: whether the journal outlives the coordinator; None: as the seed draws it.
         is_traced: whether to keep the history.
+        kind: what the world has beside a coordinator and agents.
     """
-    world = World(seed, is_durable=is_durable, is_traced=is_traced)
+    world = kind(seed, is_durable=is_durable, is_traced=is_traced)
     with stand_ins(world):
         try:
             _live(world)
@@ -88,21 +96,26 @@ def _live(world: World) -> None:
         if schedule.now_ms > due_ms:
             left = [host.living.loop.name for host in world.hosts if host.living]
             world.violate("Liveness", f"{left} have not exited after {REST_S_MAX} s")
-    if world.coordinator is not None and not world.violation:
+    if not world.violation:
         world.is_over = True
+        world.stop_others()
+        schedule.run(schedule.now_ns + 5 * NS)
+    if world.coordinator is not None and not world.violation:
         world.coordinator.stop()
         schedule.run(schedule.now_ns + 10 * NS)
         if world.coordinator is not None:
             world.violate("Liveness", "the coordinator has not ended")
 
 
-def run_seeds(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+def run_seeds(
+    seeds: Iterable[int], jobs: int, run: Callable[[int], Result] = run_seed
+) -> Iterator[Result]:
     """Yield the results of seeds in order; stopping early stops the rest."""
     if jobs <= 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     with get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds, chunksize=8)
+        yield from pool.imap(run, seeds, chunksize=8)
 
 
 def main() -> int:
@@ -110,6 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="simulate the real shells on virtual time")
     parser.add_argument("--seeds", default="0:1000", help="one seed, or first:end (default 0:1000)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--relays", action="store_true", help="agents come through relays")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--counts", action="store_true", help="print how often what happened")
     parser.add_argument(
@@ -118,11 +132,16 @@ def main() -> int:
     args = parser.parse_args()
     first, _, end = args.seeds.partition(":")
     seeds = range(int(first), int(end) if end else int(first) + 1)
+    run = run_seed
+    if args.relays:
+        from sim.relays.world import RelayedWorld
+
+        run = partial(run_seed, kind=RelayedWorld)
     if args.trace:
-        return _trace(seeds[0])
+        return _trace(seeds[0], run)
     began_s, failed, done, virtual_ms = time.perf_counter(), [], 0, 0
     events: Counter[str] = Counter()
-    for result in run_seeds(seeds, args.jobs):
+    for result in run_seeds(seeds, args.jobs, run):
         done += 1
         virtual_ms += result.virtual_ms
         events.update(result.events)
@@ -146,8 +165,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _trace(seed: int) -> int:
-    result = run_seed(seed, is_traced=True)
+def _trace(seed: int, run: Callable[..., Result]) -> int:
+    result = run(seed, is_traced=True)
     for line in result.trace:
         print(line)
     print(result.rule or "passed", result.failure, f"digest {result.digest}")

@@ -149,6 +149,8 @@ class Stream:
     def __init__(self, schedule: Schedule, rng: Random, window: int, delay: Delay) -> None:
         self.schedule = schedule
         self.rng = rng
+        self.method = ""
+        """Path of what was called."""
         self.up = Pipe(schedule, window, delay)
         self.down = Pipe(schedule, window, delay)
         self.down.on_status = self.end_client

@@ -19,8 +19,8 @@ from sim.durable.journal import Disk
 from sim.shells.calls import Server
 from sim.shells.chaos import Chaos
 from sim.shells.loop import NS, Loop, Schedule
-from sim.shells.network import Network
-from sim.shells.node import DEFAULT_TIMING, FIRST_PORT, AgentProcess, CoordinatorProcess
+from sim.shells.network import Network, ServerProcess
+from sim.shells.node import DEFAULT_TIMING, FIRST_PORT, TARGET, AgentProcess, CoordinatorProcess
 from sim.shells.plan import Fault, JobPlan, NodePlan, draw_jobs, draw_rates
 from sim.shells.rules import Rules
 from sim.shells.workers import Group, GroupKey, Helper, Worker
@@ -246,16 +246,32 @@ class World:
             delay_s = self.rng.uniform(0.05, RETURN_S_MAX)
             self.schedule.after(delay_s, partial(self.return_agent, host))
 
+    def server_at(self, target: str) -> ServerProcess | None:
+        """Return the process that listens at `host:port`, if it lives."""
+        return self.coordinator
+
+    def is_dark_at(self, target: str) -> bool:
+        """Return whether the host there is dead: attempts to connect get no answer."""
+        return self.is_dark
+
+    def targets_of(self, host: Host) -> str:
+        """Return the addresses that an agent is given."""
+        return TARGET
+
+    def stop_others(self) -> None:
+        """End in order what is neither a coordinator nor an agent: here there is nothing."""
+
     def process_of(self, loop: Loop) -> AgentProcess | CoordinatorProcess:
         """Return the process that has this loop."""
         return next(one for one in reversed(self.processes) if one.loop is loop)
 
     def serve(self, loop: Loop, interceptors: Sequence[Any]) -> Server:
         """Return the server of the coordinator that this loop runs."""
-        life = self.process_of(loop)
-        assert isinstance(life, CoordinatorProcess)
+        life: Any = self.process_of(loop)
+        assert not isinstance(life, AgentProcess)
         life.server = Server(loop, interceptors)
-        return life.server
+        server: Server = life.server
+        return server
 
     def replace_helper(self, loop: Loop) -> Helper:
         """Start a new helper for the agent of this loop."""

@@ -268,8 +268,8 @@ def _catch_up(draft: Draft, node: Node, number: int) -> Node:
 def note_broken_stream(draft: Draft, sender: inputs.Sender, *, is_relay: bool) -> Refusal | None:
     """Begin the grace period of a node whose stream ended; the node is not lost yet.
 
-    It lasts a whole lease when the relay is gone that carried the stream. Such a break says nothing
-    about the network of other nodes.
+    It lasts a whole lease when the relay is gone that carried the stream, unless the job is over.
+    Such a break says nothing about the network of other nodes.
     """
     node = find_sender(draft, sender)
     if isinstance(node, Refusal):
@@ -278,7 +278,7 @@ def note_broken_stream(draft: Draft, sender: inputs.Sender, *, is_relay: bool) -
         draft.put_node(replace(node, attached=False, broke_ms=draft.now_ms))
         draft.set_deadline(DeadlineKind.LEASE, node.session, None)
         grace_ms = draft.state.timing.reconnect_grace_ms
-        if is_relay:
+        if is_relay and draft.require_job(node.job_id).phase is not Phase.CLOSED:
             grace_ms = draft.state.return_ms(node.identity.spec)
         draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
         draft.emit(node.job_id, "node_disconnected", node=node.name)
