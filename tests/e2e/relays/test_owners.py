@@ -10,8 +10,8 @@ import pytest
 from support.etcd.cluster import Cluster, running
 from support.etcd.coordinators import Coordinators, until_job
 from support.processes.jobs import is_started, pids
-from support.processes.relays import is_back, start_relay
 from support.processes.world import World
+from support.relays.running import is_back, start_relay
 
 
 @pytest.fixture(scope="module")

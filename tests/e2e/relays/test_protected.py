@@ -10,8 +10,8 @@ import pytest
 from rallypoint.client import Client
 from support.access.guarded import Guarded, guarded
 from support.access.protected import HOST, OPERATOR, OTHER_AGENT, WRONG
-from support.processes.relays import start_relay
 from support.processes.world import WORKERS
+from support.relays.running import start_relay
 
 GUARDED = str(WORKERS / "guarded.py")
 

@@ -14,9 +14,9 @@ from rallypoint.v1 import job_pb2, round_pb2
 from support.processes.commands import SCRIPTS, Command
 from support.processes.jobs import Jobs, is_started, node, pids
 from support.processes.mailbox import Worker
-from support.processes.relays import direct, is_back, start_relay
 from support.processes.room import Room, start
 from support.processes.world import NEW, World
+from support.relays.running import direct, is_back, start_relay
 
 CURL = (str(SCRIPTS / "buf"), "curl", "--protocol", "grpc", "--http2-prior-knowledge")
 

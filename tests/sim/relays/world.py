@@ -1,7 +1,7 @@
 """A world with relays: two between the agents and the coordinator, and what goes wrong with them.
 
 Each agent knows both relays and the coordinator, in a drawn order. A relay is the real one, with a
-loop of its own. It may be killed, stopped, frozen and cut off; another one starts at its address.
+separate loop. It may be killed, stopped, frozen and cut off; another one starts at its address.
 """
 
 from __future__ import annotations

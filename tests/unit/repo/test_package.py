@@ -21,6 +21,7 @@ PORTIONS = (
     "client",
     "elastic",
     "journal",
+    "relay",
     "server",
     "torch",
     "v1",

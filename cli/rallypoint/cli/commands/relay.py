@@ -155,7 +155,7 @@ def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
             fail(args.prog, f"--{one.replace('_', '-')} needs --{other.replace('_', '-')}")
     listening = Access(ca_file=args.tls_client_ca, cert_file=args.tls_cert, key_file=args.tls_key)
     is_tls = bool(args.tls or args.tls_ca or args.tls_server_name)
-    # Whoever calls through the relay has the rights of the certificate that it shows. So it shows
+    # A caller behind the relay has the rights of the certificate that the relay shows. So it shows
     # none for callers that have not shown one themselves.
     shows = is_tls and bool(args.tls_client_ca)
     access = Access(

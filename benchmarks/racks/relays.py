@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from harness.rack import Rack, RackedAgent
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
+
 from harness.swarm import Traffic, open_channel
 from launch import describe_machine
+from racks.rack import Rack, RackedAgent
 from rounds import (
     PAUSE_S,
     STEP_S_MAX,
