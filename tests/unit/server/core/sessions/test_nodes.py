@@ -37,6 +37,27 @@ def test_broken_stream_is_not_yet_a_death() -> None:
     assert Disconnect(c.session) in bench.effects
 
 
+def test_lost_relay_is_not_a_lost_node() -> None:
+    """A node whose relay is gone has a whole lease to come back, and the network is not suspected.
+
+    So all nodes of a relay keep their round, and the grace of a node that breaks off by itself is
+    as short as before.
+    """
+    bench, a, b, c = trio()
+    for agent in (a, b, c):
+        bench.take(inputs.Broken(agent.sender(), is_relay=True))
+    bench.advance(LEASE_MS - 1)
+    assert [True] * 3 == [agent.node is not None for agent in (a, b, c)]
+    a.hello(held=a.held_round())
+    b.hello(held=b.held_round())
+    bench.advance(1)
+
+    assert (RoundReason.NODE_LOST, None) == (stop_reason(a), c.node)
+    b.break_off()
+    bench.advance(GRACE_MS)
+    assert b.node is None
+
+
 def test_return_within_the_grace_keeps_the_round() -> None:
     """A node that resumes in time continues without any change."""
     bench, a, _, c = trio()
