@@ -307,7 +307,7 @@ def curl(world: World, call: Call, token: str) -> dict[str, Any]:
     argv = [*CURL, *header, "-d", json.dumps(call.request), url]
     if call.answers:
         command = world.start("buf", argv)
-        command.wait_stdout("}", call.answers)
+        command.wait_stdout("}" if call.answer else "{}", call.answers)
         command.kill()
         printed = command.stdout()
     else:
