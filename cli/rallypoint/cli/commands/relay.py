@@ -172,9 +172,11 @@ def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
 
 async def _serve(args: Values, settings: Settings) -> int:
     from rallypoint.relay.serve import CannotListen
+    from rallypoint.server.hosting.listening import raise_file_limit
     from rallypoint.wire.access import AccessFailed
 
     stop = asyncio.Event()
+    raise_file_limit()  # each agent and worker behind it is a connection
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
