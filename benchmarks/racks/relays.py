@@ -202,12 +202,12 @@ def render(found: list[Figures], hop: Hop, per_relay: int) -> str:
         f"| CPU of the relay for a round, ms | | {spread(hop.relayed.again_cpu_ms)} |",
         f"| memory of the relay | | {hop.relay_rss_mb:.0f} MB |",
         "",
-        *estimate(found[-1], hop),
+        *estimate(found[0], found[-1], hop),
     ]
     return "\n".join(lines)
 
 
-def estimate(largest: Figures, hop: Hop) -> list[str]:
+def estimate(smallest: Figures, largest: Figures, hop: Hop) -> list[str]:
     """Return what `LARGE` nodes would cost: the coordinator's part grows with the nodes."""
     scale = LARGE / largest.nodes
     first_ms, again_ms = (
@@ -221,13 +221,15 @@ def estimate(largest: Figures, hop: Hop) -> list[str]:
             (hop.relayed.again_ms, hop.direct.again_ms),
         )
     )
-    memory_mb = largest.relayed_rss_mb * scale
+    more = max(1, largest.nodes - smallest.nodes)
+    per_node_mb = max(0.0, largest.relayed_rss_mb - smallest.relayed_rss_mb) / more
+    memory_mb = largest.relayed_rss_mb + per_node_mb * (LARGE - largest.nodes)
     return [
         f"Computed for {LARGE:,} nodes: the coordinator's CPU time of {largest.nodes:,} nodes, "
         f"times {scale:.2f}, and what a relay adds to its rack. "
         f"First round {first_ms + first_hop_ms:.0f} ms ({first_ms:.0f} + {first_hop_ms:.0f}), "
         f"again {again_ms + again_hop_ms:.0f} ms ({again_ms:.0f} + {again_hop_ms:.0f}), "
-        f"memory at most {memory_mb:.0f} MB. Agents and network are not in it.",
+        f"memory {memory_mb:.0f} MB. Agents and network are not in it.",
     ]
 
 
