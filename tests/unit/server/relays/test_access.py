@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.hosting import protecting
+from rallypoint.server.rpc.relays import carrying
 from support.access.protected import (
     AGENT,
     OTHER_AGENT,
@@ -34,6 +35,7 @@ RULES = (
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     monkeypatch.setattr(protecting, "LOOK_S", 0.02)
+    monkeypatch.setattr(carrying, "LOOK_S", 60.0)  # these relays show no life by themselves
     async with protected_site(tmp_path, rules=RULES, needs_client=False) as made:
         yield made
 

@@ -15,7 +15,8 @@ from support.relays.carried import Entry, HandRelay, beat, envelope, opening
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Served]:
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(carrying, "LOOK_S", 60.0)  # these relays show no life by themselves
     async with served() as made:
         yield made
 
