@@ -118,7 +118,7 @@ async def test_stream_passes(site: Site) -> None:
     assert [b"hello", b"hello"] == answers
     assert set(metadata) <= set(site.coordinator.metadata.items())
     assert site.coordinator.remaining_s is not None
-    assert 0 < site.coordinator.remaining_s <= LIMIT_S
+    assert 0 < site.coordinator.remaining_s < LIMIT_S + 1  # gRPC rounds it up on each way
 
 
 async def test_refusal_passes(site: Site) -> None:
