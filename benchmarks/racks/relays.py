@@ -1,9 +1,9 @@
 """What relays save: rounds of thousands of nodes, directly and with 64 nodes on one stream.
 
 Simulated agents form a first round and re-form it after a failure, against a real coordinator
-process: first each on a separate stream, then as racks that share one. The racks are in this
-process, as the agents are: in a cluster each relay has its own processor. What a real relay
-adds is measured beside it, with one rack. The costs of 10,000 nodes are computed from these parts.
+process: first each on a separate stream, in processes of up to 1,024, then as racks that share one,
+in this process: in a cluster each relay has its own processor. What a real relay adds is measured
+beside it, with one rack. The costs of 10,000 nodes are computed from these parts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it se
 
 from harness.swarm import Traffic, open_channel
 from launch import describe_machine
+from nodes.processes import Crowd, raise_file_limit
 from racks.rack import Rack, RackedAgent
 from rounds import (
     PAUSE_S,
@@ -124,14 +125,14 @@ async def measure_size(nodes: int, arguments: argparse.Namespace) -> Figures:
         idle_s = arguments.idle if run == 0 else 0.0
         async with server(*coordinator()) as (port, pid):
 
-            async def idle(pid: int = pid, idle_s: float = idle_s) -> None:
+            async def idle(_: Crowd, pid: int = pid, idle_s: float = idle_s) -> None:
                 if idle_s:
                     figures.direct_idle_percent = await idle_cpu_percent(pid, idle_s)
                 figures.direct_rss_mb = max(figures.direct_rss_mb, read_rss_mb(pid))
 
             await asyncio.sleep(WINDOW_S)
             await form_rounds(
-                *(port, pid, nodes, arguments.rounds, figures.direct, Traffic()),
+                *(port, pid, nodes, arguments.rounds, figures.direct),
                 marked=False,
                 afterwards=idle,
             )
@@ -150,7 +151,7 @@ async def measure_hop(nodes: int, runs: int, rounds: int) -> Hop:
     for _ in range(runs):
         async with server(*coordinator()) as (port, pid):
             await asyncio.sleep(WINDOW_S)
-            await form_rounds(port, pid, nodes, rounds, hop.direct, Traffic(), marked=False)
+            await form_rounds(port, pid, nodes, rounds, hop.direct, marked=False)
         async with server(*coordinator()) as (port, _pid):
             relay = (str(BIN / "rallypoint"), "relay", f"--coordinator=127.0.0.1:{port}")
             flags = ("--host=127.0.0.1", "--port=0", "--log-level=error")
@@ -158,7 +159,7 @@ async def measure_hop(nodes: int, runs: int, rounds: int) -> Hop:
                 await asyncio.sleep(WINDOW_S)
                 spent_s = read_cpu_s(relay_pid)
                 await form_rounds(
-                    *(relay_port, relay_pid, nodes, rounds, hop.relayed, Traffic()), marked=False
+                    *(relay_port, relay_pid, nodes, rounds, hop.relayed), marked=False
                 )
                 hop.relay_cpu_ms.append((read_cpu_s(relay_pid) - spent_s) * 1000)
                 hop.relay_rss_mb = max(hop.relay_rss_mb, read_rss_mb(relay_pid))
@@ -248,6 +249,7 @@ def parse_arguments() -> argparse.Namespace:
 
 async def measure_and_print(arguments: argparse.Namespace) -> None:
     """Measure, then print."""
+    raise_file_limit(max(arguments.nodes))
     found = [await measure_size(nodes, arguments) for nodes in sorted(arguments.nodes)]
     hop = await measure_hop(arguments.per_relay, arguments.runs, arguments.rounds)
     for name, value in describe_machine().items():
@@ -262,7 +264,7 @@ async def measure_and_print(arguments: argparse.Namespace) -> None:
 def main() -> NoReturn:
     """Measure and print."""
     asyncio.run(measure_and_print(parse_arguments()))
-    # Skip the end of the interpreter: see rounds.py.
+    # Skip the end of the interpreter: closing thousands of channels takes grpc.aio minutes.
     sys.stdout.flush()
     os._exit(0)
 
