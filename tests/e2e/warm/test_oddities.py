@@ -1,0 +1,29 @@
+"""Main programs that are odd in some way: warm and cold agree, or the difference is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.oddities import state
+from support.oddities.case import Case, find_fault
+from support.oddities.driver import Driver
+
+CASES = (*state.CASES,)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
+    """Or they differ as docs/warm.md says."""
+    cold, warm = driver.compare(case, tmp_path)
+
+    assert find_fault(case, cold, warm) == ""

@@ -1,0 +1,120 @@
+"""What one oddity of a main program is: files, how it is started, and what is expected of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from textwrap import dedent
+
+STOCK = ("logging", "json", "dataclasses", "multiprocessing")
+"""Modules that standbys import unless a case names others."""
+HERE = "{here}"
+"""Stands for the folder of the case in paths, variables and arguments."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How warm and cold differ, and where docs/warm.md says so."""
+
+    documented: str
+    """Words of docs/warm.md that say so."""
+    cold: str
+    """A pattern that what the cold worker has printed matches, and the warm one's does not."""
+    warm: str
+    """The same for the warm worker."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program that runs twice: in a fresh interpreter, and in one that was a standby."""
+
+    name: str
+    text: str
+    """Of train.py."""
+    files: Mapping[str, str | bytes | None] = field(default_factory=dict)
+    """Other files; None: a folder. A name that begins with "->" is a link to the text."""
+    later: Mapping[str, str | None] = field(default_factory=dict)
+    """Files that are written once the standby is ready; None: deleted."""
+    script: str = "{here}/train.py"
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+    run_path: bool = False
+    flags: tuple[str, ...] = ()
+    """Of the interpreter, after -u."""
+    python: str = ""
+    """The interpreter, if it is not the one of the tests."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    warm: tuple[str, ...] = STOCK
+    calls: tuple[str, ...] = ()
+    cwd: str = HERE
+    stdin: str = "null"
+    """null, pipe, file, terminal; pipe and file hold the line "asked"."""
+    out: str = "pipe"
+    """pipe, file, null or terminal."""
+    exit: int = 0
+    """Exit code, or the negative number of the signal."""
+    says: str = ""
+    """A pattern that the output of the cold worker contains: the case shows what it claims."""
+    refused: str = ""
+    """Why the standby must not be used; empty: it must."""
+    hide: str = ""
+    """A pattern of what no two processes have in common; it is cut out of the output."""
+    differs: Difference | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a case has shown."""
+
+    exit: int
+    out: str
+    err: str
+
+    def text(self) -> str:
+        """Return all output."""
+        return self.out + self.err
+
+
+def script_of(case: Case) -> str:
+    """Return the text of train.py."""
+    return dedent(case.text).lstrip("\n")
+
+
+def normalise(case: Case, text: str) -> str:
+    """Cut out what no two processes have in common: addresses, numbers of threads."""
+    text = re.sub("0x[0-9a-f]{6,}|started [0-9]+", "…", text)
+    return re.sub(case.hide, "…", text) if case.hide else text
+
+
+def compute_diff(cold: Outcome, warm: Outcome) -> str:
+    """Return the lines that only one of them has printed; empty: they are the same."""
+    one, other = (
+        [f"exit {outcome.exit}", *outcome.out.splitlines(), *outcome.err.splitlines()]
+        for outcome in (cold, warm)
+    )
+    if cold == warm:
+        return ""
+    return "\n".join(unified_diff(one, other, "cold", "warm", n=0, lineterm=""))
+
+
+def find_fault(case: Case, cold: Outcome, warm: Outcome) -> str:
+    """Return what is wrong with two outcomes, for people; empty: they are as they should be."""
+    if cold.exit != case.exit:
+        return f"the cold worker ended with {cold.exit}, not {case.exit}"
+    if case.says and not re.search(case.says, cold.text()):
+        return f"the cold worker has not printed {case.says!r}"
+    if case.differs is None:
+        return compute_diff(cold, warm)
+    if cold.exit != warm.exit:
+        return "warm and cold end in different ways"
+    for pattern, one, other in (
+        (case.differs.cold, cold, warm),
+        (case.differs.warm, warm, cold),
+    ):
+        if not re.search(pattern, one.text()):
+            return f"{pattern!r} was not printed"
+        if re.search(pattern, other.text()):
+            return f"{pattern!r} was printed by both"
+    return ""

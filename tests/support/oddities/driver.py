@@ -1,0 +1,338 @@
+"""Runs a case twice, below one helper: as a fresh worker, and as a standby that becomes one.
+
+It uses what the agent uses: the helper, command lines, environments and frames of standbys. Only
+the pool is left out, with its limit of 50 ms, so that a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import pty
+import signal
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
+from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.output.kinds import Kinds, kind_of
+from rallypoint.agent.warm.command import Shape, arguments_of, standby_environment
+from rallypoint.agent.warm.standby import Standby
+from rallypoint.agent.workers.environ import Launch, worker_command
+from support.oddities.case import HERE, Case, Outcome, normalise, script_of
+
+LIMIT_S = 60.0
+INHERITED = {"RALLYPOINT_AGENT": "mark"}
+ROUND = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+    "RALLYPOINT_ROUND": "2",
+}
+ASKED = b"asked\n"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What a worker has as its standard streams; closing one twice does no harm."""
+
+    stdin: io.FileIO
+    stdout: io.FileIO
+    stderr: io.FileIO
+
+    def numbers(self) -> tuple[int, int, int]:
+        """Return their descriptors."""
+        return self.stdin.fileno(), self.stdout.fileno(), self.stderr.fileno()
+
+
+@dataclass
+class Driver:
+    """A helper, and the loop in which its events arrive."""
+
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    host: WorkerHost = field(init=False)
+    _exits: dict[int, asyncio.Future[int]] = field(default_factory=dict)
+    _standbys: dict[int, Standby] = field(default_factory=dict)
+    _ids: int = 0
+
+    def __post_init__(self) -> None:
+        self.host = WorkerHost.launch()
+        self.runner.run(self._attach())
+
+    async def _attach(self) -> None:
+        self.host.attach(self._on_event)
+
+    def close(self) -> None:
+        """End the helper and everything below it."""
+        self.runner.run(self.host.close())
+        self.runner.close()
+
+    def _on_event(self, event: HostEvent) -> None:
+        match event:
+            case Spawned(worker_id, pid) if worker_id in self._standbys:
+                self._standbys[worker_id].pid = pid
+                self._standbys[worker_id].is_known.set()
+            case SpawnFailed(worker_id, _, message):
+                self._exits[worker_id].set_exception(OSError(message))
+            case Exited(worker_id, _, code, signum):
+                if worker_id in self._standbys:
+                    self._standbys[worker_id].exited = event
+                self._exits[worker_id].set_result(-signum if signum is not None else code or 0)
+            case _:
+                pass
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        self._exits[self._ids] = self.runner.get_loop().create_future()
+        return self._ids
+
+    def compare(self, case: Case, folder: Path) -> tuple[Outcome, Outcome]:
+        """Return how the case ends cold, and how it ends warm.
+
+        Raises:
+            AssertionError: the standby was used although it must not be, or the reverse.
+        """
+        return self.runner.run(asyncio.wait_for(self._compare(case, folder), LIMIT_S))
+
+    async def _compare(self, case: Case, folder: Path) -> tuple[Outcome, Outcome]:
+        cold, warm = folder / "cold", folder / "warm"
+        for here in (cold, warm):
+            lay_out(case, here)
+        with ExitStack() as opened:
+            async with Run(self, case, warm, opened) as warm_run:
+                await warm_run.make_standby()
+                for here in (cold, warm):
+                    change(case, here)
+                async with Run(self, case, cold, opened) as cold_run:
+                    cold_run.start_cold()
+                    why = await warm_run.start_warm()
+                    assert bool(case.refused) is bool(why), why
+                    assert case.refused in why, why
+                    if why:
+                        warm_run.start_cold()
+                    return await cold_run.outcome(), await warm_run.outcome()
+
+
+class Run:
+    """One of the two runs of a case."""
+
+    def __init__(self, driver: Driver, case: Case, here: Path, opened: ExitStack) -> None:
+        self._driver, self._case, self._here, self._opened = driver, case, here, opened
+        self._readers: list[asyncio.Task[bytes]] = []
+        self._files: list[Path] = []
+        self.standby: Standby | None = None
+        self._worker_id = 0
+
+    async def __aenter__(self) -> Run:
+        self.streams = self._open_streams()
+        with contextlib.chdir(self._fill(self._case.cwd)):
+            self.request, self.shape = command_of(self._case, self._here, self.streams)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.standby is not None:
+            self.standby.close()
+        for worker_id, end in self._driver._exits.items():
+            if not end.done():
+                self._driver.host.signal(signal.SIGKILL, (worker_id,))
+        for reader in self._readers:
+            reader.cancel()
+
+    def _fill(self, text: str) -> str:
+        return text.replace(HERE, str(self._here))
+
+    def _open_streams(self) -> Streams:
+        stdin = self._open_input(self._case.stdin)
+        return Streams(stdin, self._open_output("out"), self._open_output("err"))
+
+    def _own(self, fd: int, mode: str = "wb") -> io.FileIO:
+        return self._opened.enter_context(io.FileIO(fd, mode))
+
+    def _open_input(self, kind: str) -> io.FileIO:
+        if kind == "pipe":
+            reader, writer = os.pipe()
+            os.write(writer, ASKED)
+            os.close(writer)
+            return self._own(reader, "rb")
+        if kind == "terminal":
+            master, slave = pty.openpty()
+            self._own(master)
+            os.write(master, ASKED)
+            return self._own(slave, "rb")
+        path = os.devnull
+        if kind == "file":
+            path = str(self._here.parent / f"{self._here.name}-in")
+            Path(path).write_bytes(ASKED)
+        return self._own(os.open(path, os.O_RDONLY), "rb")
+
+    def _open_output(self, name: str) -> io.FileIO:
+        kind = self._case.out
+        if kind == "pipe":
+            reader, writer = os.pipe()
+            self._readers.append(asyncio.create_task(read_all(self._own(reader, "rb"))))
+            return self._own(writer)
+        if kind == "terminal":
+            reader, writer = pty.openpty()
+            self._readers.append(asyncio.create_task(read_all(self._own(reader, "rb"))))
+            return self._own(writer)
+        if kind == "null":
+            return self._own(os.open(os.devnull, os.O_WRONLY))
+        path = self._here.parent / f"{self._here.name}-{name}"
+        self._files.append(path)
+        return self._own(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+
+    async def make_standby(self) -> None:
+        """Start the standby, and wait until it has imported."""
+        _, out, err = self.streams.numbers()
+        self._worker_id = self._driver._next_id()
+        standby = Standby(self._worker_id, 1, Kinds(kind_of(out), kind_of(err)), out)
+        self.standby = self._driver._standbys[standby.id] = standby
+        environment = standby_environment(self.request.env, INHERITED)
+        standby.spawn(self._driver.host, self.request._replace(env=environment))
+        await standby.receive()
+        await standby.is_known.wait()
+        hurry = asyncio.create_task(keep_fast(standby.pid))
+        try:
+            ready = await standby.prepare(self._case.warm, self._case.calls, self.shape.path)
+        finally:
+            hurry.cancel()
+        assert ready["type"] == "ready", ready
+        self.ready = ready
+
+    async def start_warm(self) -> str:
+        """Let the standby become the worker; return why it does not."""
+        assert self.standby is not None
+        if self.ready["refusal"]:
+            return str(self.ready["refusal"])
+        words = arguments_of(self.request.argv, self.shape)
+        why = await self.standby.run(self.request.env, words, self.streams.numbers())
+        if not why:
+            show(self.standby, self.streams)
+        return why
+
+    def start_cold(self) -> None:
+        """Start a fresh worker."""
+        if self.standby is not None:
+            self.standby.close()
+        self._worker_id = self._driver._next_id()
+        self._driver.host.spawn(self.request._replace(worker_id=self._worker_id))
+
+    async def outcome(self) -> Outcome:
+        """Wait for its end, and for the end of its output."""
+        ended = await self._driver._exits[self._worker_id]
+        self.streams.stdout.close()
+        self.streams.stderr.close()
+        data = [await reader for reader in self._readers]
+        data = data or [path.read_bytes() for path in self._files] or [b"", b""]
+        out, err = (self._clean(text) for text in data)
+        return Outcome(ended, out, err)
+
+    def _clean(self, data: bytes) -> str:
+        text = data.decode("utf-8", "backslashreplace")
+        return normalise(self._case, text.replace(str(self._here), "HERE"))
+
+
+def command_of(case: Case, here: Path, streams: Streams) -> tuple[SpawnRequest, Shape]:
+    """Return what the agent in this folder would start, and the parts of its command line."""
+
+    def fill(text: str) -> str:
+        return text.replace(HERE, str(here))
+
+    launch = Launch(
+        fill(case.script),
+        tuple(map(fill, case.args)),
+        is_module=case.is_module,
+        run_path=case.run_path,
+    )
+    python = fill(case.python) or sys.executable
+    argv = list(worker_command(launch, python=python, round=2, local_rank=1))
+    shape = launch.shape("")
+    argv[shape.flags_end : shape.flags_end] = case.flags
+    shape = Shape(shape.flags_end + len(case.flags), shape.arguments, shape.path)
+    env = {"PATH": os.environ["PATH"], "HOME": str(here), "LC_ALL": "C.UTF-8"}
+    env |= {name: fill(value) for name, value in case.env.items()}
+    request = SpawnRequest(
+        worker_id=0,
+        argv=tuple(argv),
+        env={name: value for name, value in {**env, **ROUND, **INHERITED}.items() if value != "-"},
+        cwd=os.getcwd(),
+        stdin_fd=streams.stdin.fileno(),
+        stdout_fd=streams.stdout.fileno(),
+        stderr_fd=streams.stderr.fileno(),
+    )
+    return request, shape
+
+
+def lay_out(case: Case, here: Path) -> None:
+    """Write the files of a case."""
+    here.mkdir()
+    for name, content in {"train.py": script_of(case), **case.files}.items():
+        path = here / name.removeprefix("->")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match content:
+            case None:
+                path.mkdir(exist_ok=True)
+            case bytes():
+                path.write_bytes(content)
+            case text if name.startswith("->"):
+                path.symlink_to(text)
+            case text:
+                path.write_text(text)
+
+
+def change(case: Case, here: Path) -> None:
+    """Do what happens once the standby is ready."""
+    for name, content in case.later.items():
+        path = here / name
+        if content is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+
+def show(standby: Standby, streams: Streams) -> None:
+    """Write what the imports have written to terminals, as the pool does."""
+    for data, file in zip(standby.take_kept(), (streams.stdout, streams.stderr), strict=True):
+        file.write(data)
+
+
+async def read_all(file: io.FileIO) -> bytes:
+    """Read until no process can write any more."""
+    loop, data, end = asyncio.get_running_loop(), bytearray(), asyncio.Event()
+    fd = file.fileno()
+    os.set_blocking(fd, False)
+
+    def read() -> None:
+        try:
+            part = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: the last writer has closed the terminal
+            part = b""
+        data.extend(part)
+        if not part:
+            loop.remove_reader(fd)
+            end.set()
+
+    loop.add_reader(fd, read)
+    try:
+        await end.wait()
+    finally:
+        loop.remove_reader(fd)
+    return bytes(data)
+
+
+async def keep_fast(pid: int) -> None:
+    """Give a standby its processors back while it imports: no test waits for an idle machine."""
+    while True:
+        with contextlib.suppress(OSError):
+            if os.sched_getscheduler(pid) == os.SCHED_IDLE:
+                os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+        await asyncio.sleep(0.01)
