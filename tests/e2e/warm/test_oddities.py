@@ -7,11 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from support.oddities import state
 from support.oddities.case import Case, find_fault
+from support.oddities.cases import (
+    ends,
+    flags,
+    imports,
+    objects,
+    places,
+    processes,
+    starts,
+    state,
+    streams,
+)
 from support.oddities.driver import Driver
 
-CASES = (*state.CASES,)
+TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
+CASES = tuple(case for table in TABLES for case in table.CASES)
 
 
 @pytest.fixture(scope="module")

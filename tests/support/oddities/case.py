@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import unified_diff
@@ -75,6 +77,15 @@ class Outcome:
     def text(self) -> str:
         """Return all output."""
         return self.out + self.err
+
+
+def zipped(**files: str) -> bytes:
+    """Return a zip archive with these files, whose names end with .py."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.py"), text)
+    return data.getvalue()
 
 
 def script_of(case: Case) -> str:

@@ -1,0 +1,289 @@
+"""The user's own hooks of the interpreter, other interpreters, and folders that are not there."""
+
+from __future__ import annotations
+
+import sys
+
+from support.oddities.case import Case, Difference
+
+USER = f"home/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+USER_ENV = {"PYTHONUSERBASE": "{here}/home", "HOME": "{here}/home"}
+SYSTEM = f"{sys.base_prefix}/bin/python3"
+SHOW = "import sys; print(sys.path, sys.prefix, sys.executable, sorted(sys.path_importer_cache))"
+
+CASES = (
+    Case(
+        "place-sitecustomize",
+        "import sys; print(sys.modules['sitecustomize'].__file__, sys.MINE)",
+        {"more/sitecustomize.py": "import sys\nsys.MINE = __name__\nprint('custom', sys.argv)"},
+        env={"PYTHONPATH": "{here}/more"},
+        says="custom",
+    ),
+    Case(
+        "place-sitecustomize-raises",
+        "print('runs')",
+        {"more/sitecustomize.py": "raise ValueError('mine')"},
+        env={"PYTHONPATH": "{here}/more"},
+        says="Error in sitecustomize",
+    ),
+    Case(
+        "place-sitecustomize-lacks",
+        "print('runs')",
+        {"more/sitecustomize.py": "import nowhere"},
+        env={"PYTHONPATH": "{here}/more"},
+        says="Error in sitecustomize",
+    ),
+    Case(
+        "place-sitecustomize-path",
+        "import extra, sys; print(extra.__file__, sys.path)",
+        {"more/sitecustomize.py": "import sys\nsys.path.append('added')", "added/extra.py": ""},
+        env={"PYTHONPATH": "{here}/more"},
+        warm=("extra",),
+        says="extra",
+    ),
+    Case(
+        "place-import-sitecustomize",
+        "try: import sitecustomize; print(sitecustomize.__file__)\nexcept ImportError as e: print(e)",
+    ),
+    Case(
+        "place-own-sitecustomize-beside",
+        "import sitecustomize; print(sitecustomize.__file__)",
+        {"sitecustomize.py": "print('imported by the script')"},
+        says="imported",
+    ),
+    Case(
+        "place-usercustomize",
+        "import sys; print(sys.USER)",
+        {f"{USER}/usercustomize.py": "import sys\nsys.USER = sys.argv[1:]"},
+        env=USER_ENV,
+        args=("a",),
+        python=SYSTEM,
+        says="a",
+    ),
+    Case(
+        "place-usercustomize-late",
+        "import sys, own; print(own.HAS_USER)",
+        {
+            f"{USER}/usercustomize.py": "import sys\nsys.USER = 1",
+            "own.py": "import sys\nHAS_USER = hasattr(sys, 'USER')",
+        },
+        env=USER_ENV,
+        python=SYSTEM,
+        warm=("own",),
+        differs=Difference("`usercustomize`", "True", "False"),
+    ),
+    Case(
+        "place-pth",
+        "import extra, sys; print(extra.__file__, sys.PTH)",
+        {f"{USER}/x.pth": "../../../added\nimport sys; sys.PTH = 1\n", "home/added/extra.py": ""},
+        env=USER_ENV,
+        python=SYSTEM,
+        warm=("extra",),
+        says="extra",
+    ),
+    Case(
+        "place-user-site",
+        "import extra; print(extra.__file__)",
+        {f"{USER}/extra.py": ""},
+        env=USER_ENV,
+        python=SYSTEM,
+        warm=("extra",),
+        says="site-packages",
+    ),
+    Case("place-system-python", SHOW, python=SYSTEM, warm=()),
+    Case("place-venv", f"{SHOW}\nimport pytest; print(pytest.__file__)", says="site-packages"),
+    Case(
+        "place-other-site-packages",
+        "import pytest, sys; print(pytest.__file__, sys.prefix)",
+        python=SYSTEM,
+        env={
+            "PYTHONPATH": f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        },
+        warm=("pytest",),
+        says="site-packages",
+    ),
+    Case(
+        "place-relative-python-path",
+        f"import extra; {SHOW}",
+        {"more/extra.py": ""},
+        env={"PYTHONPATH": "more"},
+        warm=("extra",),
+    ),
+    Case(
+        "place-empty-python-path",
+        f"import os; print(os.environ['PYTHONPATH']); {SHOW}",
+        env={"PYTHONPATH": ""},
+    ),
+    Case("place-colon-python-path", SHOW, env={"PYTHONPATH": ":"}, warm=()),
+    Case(
+        "place-trailing-colon",
+        f"import os; print(os.environ['PYTHONPATH']); {SHOW}",
+        env={"PYTHONPATH": "{here}/more:"},
+        warm=(),
+    ),
+    Case(
+        "place-double-python-path",
+        SHOW,
+        {"more": None},
+        env={"PYTHONPATH": "{here}/more:{here}/more:/gone"},
+        warm=(),
+    ),
+    Case(
+        "place-odd-python-path",
+        SHOW,
+        {"m \xe9/x.py": ""},
+        env={"PYTHONPATH": "{here}/m é:\udce9"},
+        warm=(),
+    ),
+    Case(
+        "place-folder-is-gone",
+        "import os\ntry: print(os.getcwd())\nexcept OSError as e: print(e)",
+        {"work": None},
+        later={"work/../x": ""},
+        cwd="{here}/work",
+    ),
+    Case(
+        "place-relative-folder",
+        "import os; print(os.getcwd(), os.listdir('.'))",
+        {"work/x": ""},
+        cwd="{here}/work",
+    ),
+    Case(
+        "place-odd-environment",
+        "import os; print(ascii(os.environ['ODD']), os.environb[b'ODD'])",
+        env={"ODD": "\udce9\udcff=\n"},
+    ),
+    Case(
+        "place-odd-names",
+        "import os; print({k: v for k, v in os.environ.items() if k[0] in 'a1%'})",
+        env={"a.b": "1", "1": "2", "%": ""},
+    ),
+    Case(
+        "place-much-environment",
+        "import os; print(len(os.environ), len(os.environ['BIG']))",
+        env={"BIG": "x" * 100_000, **{f"N{n}": "1" for n in range(500)}},
+    ),
+    Case(
+        "place-environment-survives",
+        "import os; os.environ['X'] = '1'; del os.environ['RANK']; os.system('echo $X-$RANK')",
+        says="1-",
+    ),
+    Case(
+        "place-own-variables",
+        "import os; print([k for k in os.environ if 'STANDBY' in k], os.environ['RALLYPOINT_ROUND'])",
+        says=r"\[\] 2",
+    ),
+    Case(
+        "place-mapping-of-environment",
+        "import os; print(os.environ | {} == dict(os.environ), 'RANK' in os.environ, os.environ.pop('RANK'), os.getenv('RANK'))",
+    ),
+    Case(
+        "place-reads-environment",
+        "import os, own; print(own.E['RANK'], own.g('RANK'))",
+        {"own.py": "from os import environ as E, getenv as g"},
+        warm=("own",),
+        says="3 3",
+    ),
+    Case(
+        "place-import-reads-rank",
+        "import own; print(own.R)",
+        {"own.py": "import os\nR = os.environ.get('RANK')"},
+        warm=("own",),
+        refused="read RANK",
+        says="3",
+    ),
+    Case(
+        "place-import-asks-for-rank",
+        "import own; print(own.R)",
+        {"own.py": "import os\nR = 'WORLD_SIZE' in os.environ"},
+        warm=("own",),
+        refused="read WORLD_SIZE",
+        says="True",
+    ),
+    Case(
+        "place-import-copies-environment",
+        "import own; print(own.E.get('RANK'))",
+        {"own.py": "import os\nE = dict(os.environ)"},
+        warm=("own",),
+        differs=Difference("copies `os.environ`", "3", "None"),
+    ),
+    Case(
+        "place-import-starts-thread",
+        "import own; print(own.T)",
+        {
+            "own.py": "import threading\nT = 1\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+        },
+        warm=("own",),
+        refused="a thread",
+        says="1",
+    ),
+    Case(
+        "place-import-opens-socket",
+        "import own; print(own.S.family)",
+        {"own.py": "import socket\nS = socket.socket()"},
+        warm=("own",),
+        refused="a socket",
+    ),
+    Case(
+        "place-import-starts-process",
+        "import own; print(own.P.wait())",
+        {
+            "own.py": "import subprocess\nP = subprocess.Popen(['sh', '-c', 'read x; exit 3'], stdin=-1)\nP.stdin.write(b'x\\n'); P.stdin.close()"
+        },
+        warm=("own",),
+        refused="a process",
+        says="3",
+    ),
+    Case(
+        "place-import-forks-and-waits",
+        "import own; print(own.P)",
+        {"own.py": "import subprocess\nP = subprocess.check_output(['echo', 'hi'])"},
+        warm=("own",),
+        says="hi",
+    ),
+    Case(
+        "place-import-opens-file",
+        "import own; print(own.F.read(), own.F.fileno())",
+        {"own.py": "F = open(__file__)"},
+        warm=("own",),
+        says="3",
+    ),
+    Case(
+        "place-import-changes-folder",
+        "import os, own; print(os.getcwd())",
+        {"own.py": "import os\nos.chdir('/')"},
+        warm=("own",),
+        differs=Difference("changes the working directory", "^/$", "can't open"),
+    )
+    if False
+    else Case(
+        "place-import-changes-umask",
+        "import os, own; print(os.umask(0))",
+        {"own.py": "import os\nos.umask(0o77)"},
+        warm=("own",),
+        says="63",
+    ),
+    Case(
+        "place-import-handles-signal",
+        "import own, os, signal; os.kill(os.getpid(), 10)",
+        {"own.py": "import signal\nsignal.signal(10, lambda *a: print('got'))"},
+        warm=("own",),
+        says="got",
+    ),
+    Case(
+        "place-call",
+        "import own; print(own.X)",
+        {"own.py": "X = []\ndef fill(): X.append(1)"},
+        warm=(),
+        calls=("own:fill",),
+        differs=Difference("`--warm-call`", r"\[\]", r"\[1\]"),
+    ),
+    Case(
+        "place-call-raises",
+        "import own; print('runs')",
+        {"own.py": "def fill(): 1 / 0"},
+        warm=(),
+        calls=("own:fill", "own:gone", "gone:f"),
+        says="runs",
+    ),
+)
