@@ -13,7 +13,7 @@ import os
 import pty
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,18 +98,20 @@ class Driver:
         Raises:
             AssertionError: the standby was used although it must not be, or the reverse.
         """
-        return self.runner.run(asyncio.wait_for(self._compare(case, folder), LIMIT_S))
+        return self.runner.run(self._compare(case, folder))
 
     async def _compare(self, case: Case, folder: Path) -> tuple[Outcome, Outcome]:
         cold, warm = folder / "cold", folder / "warm"
         for here in (cold, warm):
             lay_out(case, here)
-        with ExitStack() as opened:
-            async with Run(self, case, warm, opened) as warm_run:
+        async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
+            opened = stack.enter_context(ExitStack())
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            async with Run(self, case, warm, opened, tasks) as warm_run:
                 await warm_run.make_standby()
                 for here in (cold, warm):
                     change(case, here)
-                async with Run(self, case, cold, opened) as cold_run:
+                async with Run(self, case, cold, opened, tasks) as cold_run:
                     cold_run.start_cold()
                     why = await warm_run.start_warm()
                     assert bool(case.refused) is bool(why), why
@@ -122,8 +124,16 @@ class Driver:
 class Run:
     """One of the two runs of a case."""
 
-    def __init__(self, driver: Driver, case: Case, here: Path, opened: ExitStack) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        case: Case,
+        here: Path,
+        opened: ExitStack,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self._driver, self._case, self._here, self._opened = driver, case, here, opened
+        self._tasks = tasks
         self._readers: list[asyncio.Task[bytes]] = []
         self._files: list[Path] = []
         self.standby: Standby | None = None
@@ -175,17 +185,20 @@ class Run:
         kind = self._case.out
         if kind == "pipe":
             reader, writer = os.pipe()
-            self._readers.append(asyncio.create_task(read_all(self._own(reader, "rb"))))
+            self._read(self._own(reader, "rb"))
             return self._own(writer)
         if kind == "terminal":
             reader, writer = pty.openpty()
-            self._readers.append(asyncio.create_task(read_all(self._own(reader, "rb"))))
+            self._read(self._own(reader, "rb"))
             return self._own(writer)
         if kind == "null":
             return self._own(os.open(os.devnull, os.O_WRONLY))
         path = self._here.parent / f"{self._here.name}-{name}"
         self._files.append(path)
         return self._own(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+
+    def _read(self, file: io.FileIO) -> None:
+        self._readers.append(self._tasks.create_task(read_all(file)))
 
     async def make_standby(self) -> None:
         """Start the standby, and wait until it has imported."""
@@ -197,7 +210,7 @@ class Run:
         standby.spawn(self._driver.host, self.request._replace(env=environment))
         await standby.receive()
         await standby.is_known.wait()
-        hurry = asyncio.create_task(keep_fast(standby.pid))
+        hurry = self._tasks.create_task(keep_fast(standby.pid))
         try:
             ready = await standby.prepare(self._case.warm, self._case.calls, self.shape.path)
         finally:
@@ -211,10 +224,7 @@ class Run:
         if self.ready["refusal"]:
             return str(self.ready["refusal"])
         words = arguments_of(self.request.argv, self.shape)
-        why = await self.standby.run(self.request.env, words, self.streams.numbers())
-        if not why:
-            show(self.standby, self.streams)
-        return why
+        return await self.standby.run(self.request.env, words, self.streams.numbers())
 
     def start_cold(self) -> None:
         """Start a fresh worker."""
@@ -295,12 +305,6 @@ def change(case: Case, here: Path) -> None:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-
-
-def show(standby: Standby, streams: Streams) -> None:
-    """Write what the imports have written to terminals, as the pool does."""
-    for data, file in zip(standby.take_kept(), (streams.stdout, streams.stderr), strict=True):
-        file.write(data)
 
 
 async def read_all(file: io.FileIO) -> bytes:

@@ -11,7 +11,6 @@ Whatever fails here costs a warm start, never a round.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import deque
@@ -95,7 +94,6 @@ class Pool:
         self._is_stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._files = FileThread("standbys")
-        self._output = FileThread("standby output")
         self._is_closed = False
 
     # --- the policy ---
@@ -331,22 +329,12 @@ class Pool:
                 log.info("standby_not_used", local_rank=rank, why=why)
                 self._end(standby)
             else:
-                self._show_kept(standby, requests[rank])
                 running[rank] = standby
         return running
 
     async def _run(self, standby: Standby, request: SpawnRequest) -> str:
         stdio = (request.stdin_fd, request.stdout_fd, request.stderr_fd)
         return await standby.run(request.env, arguments_of(request.argv, self._shape), stdio)
-
-    def _show_kept(self, standby: Standby, request: SpawnRequest) -> None:
-        """Pass on what its imports have written to terminals, which only this process has read."""
-        for data, fd in zip(
-            standby.take_kept(), (request.stdout_fd, request.stderr_fd), strict=True
-        ):
-            if data:
-                with suppress(OSError):  # no descriptor is left, or the output thread stands still
-                    self._output.submit(partial(_write_and_close, os.dup(fd), data))
 
     def hand_over(self, standby: Standby) -> None:
         """Give up a standby that is a worker now: its next events are those of a worker."""
@@ -373,13 +361,3 @@ class Pool:
             standby.close()
         hosts = [*self._lost] if self._host is None else [*self._lost, self._host]
         await asyncio.gather(*(host.close() for host in hosts))
-
-
-def _write_and_close(fd: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:  # the terminal was hung up
-        pass
-    finally:
-        os.close(fd)

@@ -71,6 +71,8 @@ class Standby:
         """What stands for its output, until it was spawned."""
         self._ends: list[int] = []
         """Other ends of what stands for its output."""
+        self._terminals: list[tuple[int, int]] = []
+        """Those of them that are terminals, with the place of what is kept."""
         with ExitStack() as opened:
             self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             opened.callback(self.close)
@@ -86,6 +88,7 @@ class Standby:
             self._ends.append(end)
         if kind is Kind.TERMINAL:  # its room is small; a pipe's reader is the standby itself
             os.set_blocking(end, False)
+            self._terminals.append((end, at))
             self._loop.add_reader(end, self._keep, end, at)
         return fd
 
@@ -202,6 +205,7 @@ class Standby:
                 "type": "run",
                 "environ": {to_wire(key): to_wire(value) for key, value in environ.items()},
                 "argv": [to_wire(word) for word in argv],
+                "shown": self._take_kept(),
             }
         )
         try:
@@ -229,12 +233,16 @@ class Standby:
             return f"it was killed by {signal.Signals(self.exited.signal).name}"
         return "it has ended"
 
-    def take_kept(self) -> tuple[bytes, bytes]:
-        """Return what it has written to terminals so far; nothing is kept from now on."""
-        self._stop_keeping()
-        return bytes(self._kept[0]), bytes(self._kept[1])
+    def _take_kept(self) -> dict[str, str]:
+        """Return what it has written to terminals, by descriptor; nothing is kept from now on."""
+        for end, at in self._terminals:
+            self._keep(end, at)
+            self._loop.remove_reader(end)
+        texts = (kept.decode("utf-8", "surrogateescape") for kept in self._kept)
+        return {str(fd): text for fd, text in enumerate(texts, 1) if text}
 
     def _stop_keeping(self) -> None:
+        self._terminals.clear()
         while self._ends:
             end = self._ends.pop()
             self._loop.remove_reader(end)

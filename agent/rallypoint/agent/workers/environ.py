@@ -86,7 +86,7 @@ class Launch(Struct, frozen=True):
             return Shape(_FLAGS_END, len(self.args), os.getcwd())
         has_main = os.path.isdir(self.script) or zipfile.is_zipfile(self.script)
         folder = os.path.dirname(os.path.realpath(self.script))
-        path = self.script if has_main else folder
+        path = os.path.abspath(self.script) if has_main else folder
         # run_path.py finds the script among its arguments.
         return Shape(_FLAGS_END, len(self.args) + self.run_path, path)
 

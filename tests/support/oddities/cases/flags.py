@@ -69,7 +69,7 @@ CASES = (
     Case("flag-X-faulthandler", "import os; os.abort()", flags=("-Xfaulthandler",), exit=-6),
     Case(
         "flag-X-tracemalloc",
-        "import tracemalloc as t; x = [0] * 999; print(t.get_traceback_limit())\n"
+        "import tracemalloc as t; x = bytearray(99_999); print(t.get_traceback_limit())\n"
         "print(t.get_object_traceback(x))",
         flags=("-Xtracemalloc=5",),
         says="train.py",
@@ -79,9 +79,7 @@ CASES = (
         "import sys; print('script')",
         flags=("-Ximporttime",),
         warm=(),
-        differs=Difference(
-            "`-X importtime`", "^((?!sitecustomize.*\n.*site\n)[^\0])*$|x", "socket"
-        ),
+        differs=Difference("`-X importtime`", r"^((?!rallypoint_)[^\0])*$", "rallypoint_standby"),
     ),
     Case("flag-X-int-digits", SHOW, flags=("-Xint_max_str_digits=900",)),
     Case("flag-X-no-debug-ranges", "x = 1\nx.a.b", flags=("-Xno_debug_ranges",), exit=1),

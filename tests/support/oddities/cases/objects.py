@@ -62,7 +62,8 @@ PROCESSES = tuple(
                 "def show(queue):\n"
                 "    main = sys.modules['__main__']\n"
                 "    queue.put((__name__, main.__name__, getattr(main, '__file__', 0), sys.argv,\n"
-                "        sys.path, sys.flags, os.environ['RANK'], os.environ.get('PYTHONPATH')))\n"
+                "        sys.path, str(sys.flags), os.environ['RANK'], "
+                "os.environ.get('PYTHONPATH')))\n"
                 "def twice",
             ),
             args=("a", "b"),
@@ -107,28 +108,35 @@ CASES = (
         "object-dataclass-future",
         "from __future__ import annotations\nimport dataclasses, typing\n@dataclasses.dataclass\n"
         "class Node:\n    next: Node | None = None\n    kind: typing.ClassVar[str] = 'k'\n"
-        "print(typing.get_type_hints(Node), Node(Node()), [f.name for f in dataclasses.fields(Node)])",
+        "print(typing.get_type_hints(Node), Node(Node()), "
+        "[f.name for f in dataclasses.fields(Node)])",
     ),
     Case(
         "object-enum",
-        "import enum, pickle\nclass E(enum.Flag):\n    A = 1\n    B = 2\nprint(pickle.loads(pickle.dumps(E.A | E.B)), E.__module__)",
+        "import enum, pickle\nclass E(enum.Flag):\n    A = 1\n    B = 2\n"
+        "print(pickle.loads(pickle.dumps(E.A | E.B)), E.__module__)",
     ),
     Case(
         "object-named-tuple",
-        "import collections, pickle\nP = collections.namedtuple('P', 'x y')\nprint(pickle.loads(pickle.dumps(P(1, 2))), P.__module__)",
+        "import collections, pickle\nP = collections.namedtuple('P', 'x y')\n"
+        "print(pickle.loads(pickle.dumps(P(1, 2))), P.__module__)",
     ),
     Case(
         "object-source",
-        "import inspect\ndef f():\n    return 1  # why\nprint(inspect.getsource(f), inspect.getsourcefile(f))",
+        "import inspect\ndef f():\n    return 1  # why\n"
+        "print(inspect.getsource(f), inspect.getsourcefile(f))",
         says="# why",
     ),
     Case(
         "object-source-of-class",
-        "import inspect\nclass A:\n    # note\n    def f(self): pass\nprint(inspect.getsource(A), inspect.getmodule(A), inspect.getfile(A))",
+        "import inspect\nclass A:\n    # note\n    def f(self): pass\n"
+        "print(inspect.getsource(A), inspect.getmodule(A), inspect.getfile(A))",
     ),
     Case(
         "object-source-of-main",
-        "import inspect, sys\nm = sys.modules['__main__']\nprint(inspect.getsource(m), inspect.getfile(m), inspect.getmodulename(m.__file__))",
+        "import inspect, sys\nm = sys.modules['__main__']\n"
+        "print(inspect.getsource(m), inspect.getfile(m), "
+        "inspect.getmodulename(m.__file__))",
     ),
     Case(
         "object-lines",
@@ -144,22 +152,27 @@ CASES = (
     ),
     Case(
         "object-type-hints",
-        "import typing\ndef f(x: 'Late') -> 'list[Late]': ...\nclass Late: pass\nprint(typing.get_type_hints(f))",
+        "import typing\ndef f(x: 'Late') -> 'list[Late]': ...\nclass Late: pass\n"
+        "print(typing.get_type_hints(f))",
     ),
     Case(
         "object-doctest",
-        "def f():\n    '''\n    >>> f()\n    1\n    '''\n    return 1\nimport doctest; print(doctest.testmod())",
+        "def f():\n    '''\n    >>> f()\n    1\n    '''\n    return 1\n"
+        "import doctest; print(doctest.testmod())",
         says="attempted=1",
     ),
     Case(
         "object-unittest",
-        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(1, 1)\nunittest.main()",
+        "import unittest\nclass T(unittest.TestCase):\n"
+        "    def test(self): self.assertEqual(1, 1)\nunittest.main()",
         hide=r"in \d\.\d+s",
         says="OK",
     ),
     Case(
         "object-argparse",
-        "import argparse\np = argparse.ArgumentParser(); p.add_argument('--x', type=int)\nprint(p.parse_args(), p.prog)",
+        "import argparse\n"
+        "p = argparse.ArgumentParser(); p.add_argument('--x', type=int)\n"
+        "print(p.parse_args(), p.prog)",
         args=("--x", "3"),
     ),
     Case(
@@ -171,7 +184,8 @@ CASES = (
     ),
     Case(
         "object-import-of-main",
-        "import sys\nif __name__ == '__main__':\n    import train; print(train is sys.modules['__main__'], train.__name__)",
+        "import sys\nif __name__ == '__main__':\n"
+        "    import train; print(train is sys.modules['__main__'], train.__name__)",
         says="False train",
     ),
     Case(
@@ -197,16 +211,19 @@ CASES = (
     ),
     Case(
         "object-weak",
-        "import weakref\nclass A: pass\na = A(); w = weakref.WeakValueDictionary(a=a); del a; print(dict(w))",
+        "import weakref\nclass A: pass\n"
+        "a = A(); w = weakref.WeakValueDictionary(a=a); del a; print(dict(w))",
     ),
     Case(
         "object-garbage",
-        "import gc\nclass A:\n    def __del__(self): print('collected')\na = A(); a.a = a; del a; print(gc.collect() > 0)",
+        "import gc\nclass A:\n    def __del__(self): print('collected')\n"
+        "a = A(); a.a = a; del a; print(gc.collect() > 0)",
         says="collected",
     ),
     Case(
         "object-audit",
-        "import sys\nsys.addaudithook(lambda e, a: print(e) if e in ('open', 'import') else None)\nopen(__file__).close(); import colorsys",
+        "import sys\nsys.addaudithook(lambda e, a: print(e) if e in ('open', "
+        "'import') else None)\nopen(__file__).close(); import colorsys",
         warm=(),
         says="open",
     ),
@@ -216,7 +233,9 @@ CASES = (
     Case(
         "object-executor-spawn",
         guarded(
-            "from concurrent.futures import ProcessPoolExecutor as P\nwith P(1, mp_context=multiprocessing.get_context('spawn')) as p: print(p.submit(twice, 4).result())"
+            "from concurrent.futures import ProcessPoolExecutor as P\n"
+            "with P(1, mp_context=multiprocessing.get_context('spawn')) as p: "
+            "print(p.submit(twice, 4).result())"
         ),
         says="8",
     ),
@@ -229,7 +248,8 @@ CASES = (
     Case(
         "object-executable",
         guarded(
-            "import multiprocessing.spawn as s; print(s.get_executable(), s.get_command_line(pipe_handle=3))"
+            "import multiprocessing.spawn as s; "
+            "print(s.get_executable(), s.get_command_line(pipe_handle=3))"
         ),
     ),
     Case(
@@ -240,7 +260,9 @@ CASES = (
     Case(
         "object-shared-memory",
         guarded(
-            "from multiprocessing import shared_memory as s\nm = s.SharedMemory(create=True, size=9); m.buf[0] = 7; print(m.buf[0]); m.close(); m.unlink()"
+            "from multiprocessing import shared_memory as s\n"
+            "m = s.SharedMemory(create=True, size=9); m.buf[0] = 7; print(m.buf[0]); "
+            "m.close(); m.unlink()"
         ),
     ),
 )

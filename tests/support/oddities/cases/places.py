@@ -43,7 +43,8 @@ CASES = (
     ),
     Case(
         "place-import-sitecustomize",
-        "try: import sitecustomize; print(sitecustomize.__file__)\nexcept ImportError as e: print(e)",
+        "try: import sitecustomize; print(sitecustomize.__file__)\n"
+        "except ImportError as e: print(e)",
     ),
     Case(
         "place-own-sitecustomize-beside",
@@ -97,7 +98,9 @@ CASES = (
         "import pytest, sys; print(pytest.__file__, sys.prefix)",
         python=SYSTEM,
         env={
-            "PYTHONPATH": f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+            "PYTHONPATH": (
+                f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+            )
         },
         warm=("pytest",),
         says="site-packages",
@@ -170,12 +173,14 @@ CASES = (
     ),
     Case(
         "place-own-variables",
-        "import os; print([k for k in os.environ if 'STANDBY' in k], os.environ['RALLYPOINT_ROUND'])",
+        "import os; print([k for k in os.environ if 'STANDBY' in k], "
+        "os.environ['RALLYPOINT_ROUND'])",
         says=r"\[\] 2",
     ),
     Case(
         "place-mapping-of-environment",
-        "import os; print(os.environ | {} == dict(os.environ), 'RANK' in os.environ, os.environ.pop('RANK'), os.getenv('RANK'))",
+        "import os; print(os.environ | {} == dict(os.environ), 'RANK' in os.environ, "
+        "os.environ.pop('RANK'), os.getenv('RANK'))",
     ),
     Case(
         "place-reads-environment",
@@ -211,7 +216,10 @@ CASES = (
         "place-import-starts-thread",
         "import own; print(own.T)",
         {
-            "own.py": "import threading\nT = 1\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+            "own.py": (
+                "import threading\nT = 1\n"
+                "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+            )
         },
         warm=("own",),
         refused="a thread",
@@ -228,7 +236,11 @@ CASES = (
         "place-import-starts-process",
         "import own; print(own.P.wait())",
         {
-            "own.py": "import subprocess\nP = subprocess.Popen(['sh', '-c', 'read x; exit 3'], stdin=-1)\nP.stdin.write(b'x\\n'); P.stdin.close()"
+            "own.py": (
+                "import subprocess\n"
+                "P = subprocess.Popen(['sh', '-c', 'read x; exit 3'], stdin=-1)\n"
+                "P.stdin.write(b'x\\n'); P.stdin.close()"
+            )
         },
         warm=("own",),
         refused="a process",

@@ -10,7 +10,8 @@ OPEN = "[n for n in range(3, 400) if os.path.exists(f'/proc/self/fd/{n}')]"
 CASES = (
     Case(
         "process-subprocess",
-        f"import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', {CHILD!r}]))",
+        f"import subprocess, sys; "
+        f"print(subprocess.check_output([sys.executable, '-c', {CHILD!r}]))",
         env={"PYTHONPATH": "{here}/more", "PYTHONHASHSEED": "1"},
         says="RANK",
     ),
@@ -35,7 +36,8 @@ CASES = (
     ),
     Case(
         "process-fork",
-        "import os, sys\npid = os.fork()\nif not pid: print('child', os.environ['RANK']); os._exit(3)\n"
+        "import os, sys\npid = os.fork()\n"
+        "if not pid: print('child', os.environ['RANK']); os._exit(3)\n"
         "print('parent', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
         says="parent 3",
     ),
@@ -71,7 +73,8 @@ CASES = (
     ),
     Case(
         "process-posix-spawn",
-        "import os\np = os.posix_spawn('/bin/sh', ['sh', '-c', 'exit 6'], os.environ)\nprint(os.waitpid(p, 0)[1])",
+        "import os\np = os.posix_spawn('/bin/sh', ['sh', '-c', 'exit 6'], os.environ)\n"
+        "print(os.waitpid(p, 0)[1])",
     ),
     Case("process-popen", "import os; print(os.popen('echo $MASTER_PORT').read())", says="29500"),
     Case(
@@ -92,15 +95,18 @@ CASES = (
     ),
     Case(
         "process-broken-pipe",
-        "import os\nr, w = os.pipe(); os.close(r)\ntry: os.write(w, b'x')\nexcept BrokenPipeError as e: print(e)",
+        "import os\nr, w = os.pipe(); os.close(r)\ntry: os.write(w, b'x')\n"
+        "except BrokenPipeError as e: print(e)",
     ),
     Case(
         "process-yes",
-        "import subprocess; print(subprocess.run('yes | head -1', shell=True, capture_output=True))",
+        "import subprocess; "
+        "print(subprocess.run('yes | head -1', shell=True, capture_output=True))",
     ),
     Case(
         "process-asyncio",
-        "import asyncio\nasync def f():\n    p = await asyncio.create_subprocess_exec('sh', '-c', 'exit 3')\n"
+        "import asyncio\nasync def f():\n"
+        "    p = await asyncio.create_subprocess_exec('sh', '-c', 'exit 3')\n"
         "    print(await p.wait())\nasyncio.run(f())",
         warm=("asyncio",),
         says="3",
@@ -116,19 +122,23 @@ CASES = (
     ),
     Case(
         "process-limits",
-        "import resource as r\nr.setrlimit(r.RLIMIT_NOFILE, (70, 70)); print(r.getrlimit(r.RLIMIT_NOFILE))\nprint(open('/dev/null').fileno())",
+        "import resource as r\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (70, 70)); print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+        "print(open('/dev/null').fileno())",
         says="3",
     ),
     Case("process-nice", "import os; print(os.nice(1)); os.system('nice')"),
     Case("process-times", "import os, time; print(time.process_time() < 60, time.monotonic() > 0)"),
     Case(
         "process-rename",
-        "import os, ctypes; ctypes.CDLL(None).prctl(15, b'mine'); print(open('/proc/self/comm').read())",
+        "import os, ctypes; ctypes.CDLL(None).prctl(15, b'mine'); "
+        "print(open('/proc/self/comm').read())",
         says="mine",
     ),
     Case(
         "process-older",
-        "import os, time\nborn = int(open('/proc/self/stat').read().rpartition(')')[2].split()[19])\n"
+        "import os, time\n"
+        "born = int(open('/proc/self/stat').read().rpartition(')')[2].split()[19])\n"
         "print(open(f'/proc/{os.getpid()}/environ').read().count('RALLYPOINT_STANDBY_FD'))",
         differs=None,
         hide="[01]",
@@ -136,22 +146,31 @@ CASES = (
     Case("process-dumpable", "import os; print(os.listdir(f'/proc/{os.getpid()}/fd'))"),
     Case(
         "process-socket",
-        "import socket\na, b = socket.socketpair(); a.send(b'x'); print(b.recv(1), a.fileno(), b.fileno())",
+        "import socket\n"
+        "a, b = socket.socketpair(); a.send(b'x'); "
+        "print(b.recv(1), a.fileno(), b.fileno())",
         warm=("socket",),
         says="3 4",
     ),
     Case(
         "process-server",
-        "import socket\ns = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); print(s.accept()[1] == c.getsockname())",
+        "import socket\n"
+        "s = socket.create_server(('127.0.0.1', 0)); "
+        "c = socket.create_connection(s.getsockname()); "
+        "print(s.accept()[1] == c.getsockname())",
         warm=("socket",),
     ),
     Case(
         "process-threads",
-        "import threading\nl = []\nts = [threading.Thread(target=l.append, args=(n,)) for n in range(9)]\n[t.start() for t in ts]; [t.join() for t in ts]; print(sorted(l), [t.name for t in ts])",
+        "import threading\nl = []\n"
+        "ts = [threading.Thread(target=l.append, args=(n,)) for n in range(9)]\n"
+        "[t.start() for t in ts]; [t.join() for t in ts]; "
+        "print(sorted(l), [t.name for t in ts])",
     ),
     Case(
         "process-timer",
-        "import threading\ne = threading.Event(); threading.Timer(0.01, e.set).start(); print(e.wait(30))",
+        "import threading\n"
+        "e = threading.Event(); threading.Timer(0.01, e.set).start(); print(e.wait(30))",
     ),
     Case(
         "process-shutdown-order",
@@ -164,7 +183,8 @@ CASES = (
     ),
     Case(
         "process-faulthandler-file",
-        "import faulthandler, signal, os, sys\nfaulthandler.register(10, sys.stdout)\nos.kill(os.getpid(), 10)",
+        "import faulthandler, signal, os, sys\nfaulthandler.register(10, sys.stdout)\n"
+        "os.kill(os.getpid(), 10)",
         says="train.py",
     ),
 )

@@ -173,12 +173,20 @@ CASES = (
         {"l.py": "# coding: latin-1\nprint('\xe9')".encode("latin-1")},
         script="l.py",
     ),
-    Case("start-bad-encoding", "", {"l.py": b"print('\xe9')"}, script="l.py", exit=1, says="utf-8"),
+    Case(
+        "start-bad-encoding",
+        "",
+        {"l.py": b"print('\xe9')"},
+        script="l.py",
+        exit=1,
+        says="Non-UTF-8",
+    ),
     Case("start-bom", "", {"b.py": b"\xef\xbb\xbfprint(__file__)"}, script="b.py", says="b.py"),
     Case("start-crlf", "", {"c.py": b"print('one')\r\nprint('''a\r\nb''')\r\n"}, script="c.py"),
     Case(
         "start-future",
-        "from __future__ import annotations\nprint(__annotations__)\nx: no = 1\nprint(__annotations__)",
+        "from __future__ import annotations\nprint(__annotations__)\nx: no = 1\n"
+        "print(__annotations__)",
     ),
     Case(
         "start-compiled",

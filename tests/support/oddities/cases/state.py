@@ -50,7 +50,9 @@ FACTS = {
     "print({n: g(n.encode()) for n in [*os.environ, 'RALLYPOINT_STANDBY_FD',\n"
     "    'RALLYPOINT_STANDBY_PYTHONPATH', 'PYTHONPATH']})",
     "class-of-environ": "print(type(os.environ), type(os.environb), os.environ['RANK'])",
-    "locale": "import locale; print(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding())",
+    "locale": (
+        "import locale; print(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding())"
+    ),
     "encodings": "print(sys.getdefaultencoding(), sys.getfilesystemencoding(),\n"
     "    [(s.encoding, s.errors, s.newlines, s.name, s.mode)\n"
     "     for s in (sys.stdin, sys.stdout, sys.stderr)])",

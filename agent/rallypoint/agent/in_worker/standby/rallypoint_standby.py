@@ -6,14 +6,20 @@ Standard library only, and Python 3.8 or newer. The agent never imports this fil
 
 from __future__ import annotations
 
+import _socket
+import fcntl
 import os
+import stat
 import sys
+import time
+
+import rallypoint_checks
+import rallypoint_frames
+import rallypoint_main
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
     from typing import Any
-
-    Stamp = tuple[int, int, int] | None
 
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -25,34 +31,23 @@ LOOK_S = 60.0
 """How often a standby looks whether a file that it has imported was changed."""
 LAST_LOOK_S = 0.02
 """How long it looks once more before it runs; the user's own files come first."""
-HARMLESS_DEVICES = frozenset(
-    "/dev/" + name for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
-)
-OF_ROUND = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT"),
-    )
-)
-PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
-"""Variables that a standby does not have yet."""
+HIGH_FD = 64
+"""Own descriptors are above this number if the limit allows it; the socket is just below."""
 F_SETPIPE_SZ = 1031  # fcntl has it since Python 3.10
 
 
 class Standby:
     """The interpreter that waits."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, environment: rallypoint_main.Environment) -> None:
         """Take the socket to the agent."""
-        import _socket
-
         os.set_inheritable(fd, False)
         self._socket = _socket.socket(fileno=fd)
         self._fds: list[int] = []
         self._kept: list[tuple[int, int, bool]] = []
-        self._stamps: list[tuple[str, Stamp]] = []
+        self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
         self._priority: tuple[int, os.sched_param] | None = None
+        self._environment = environment
 
     def wait(self) -> None:
         """Import what the agent asks for, then return when this process is a worker."""
@@ -65,28 +60,24 @@ class Standby:
         changed = self._find_changed(LAST_LOOK_S)
         if changed:
             self._end_stale(changed)
-        self._become_worker(run["environ"], run["argv"])
+        self._become_worker(run["environ"], run["argv"], run["shown"])
 
     # --- imports ---
 
     def _prepare(self, modules: list[str], calls: list[str], path: str | None) -> None:
-        import time
-
-        opened = set(_list_open())
+        opened = set(rallypoint_checks.list_open())
         began_ns = time.monotonic_ns()
-        reads = _Reads()
-        if path is not None:
-            sys.path.insert(0, path)
+        reads = rallypoint_checks.Reads()
+        main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
             try:
                 act(name)
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
-        if path is not None and path in sys.path:
-            sys.path.remove(path)
-        self._stamps = _stamp_modules()
-        refusal = _find_refusal(opened) or reads.end()
+        main.end()
+        self._stamps = rallypoint_checks.stamp_modules()
+        refusal = rallypoint_checks.find_refusal(opened) or reads.end()
         self._want_processors()  # who waits costs nothing, and answers at once
         self._send(
             type="ready",
@@ -97,11 +88,9 @@ class Standby:
 
     def _find_changed(self, limit_s: float | None = None) -> str:
         """Return a file that has changed since it was imported, or ""."""
-        import time
-
         began_s = time.monotonic()
         for path, stamp in self._stamps:
-            if _stamp(path) != stamp:
+            if rallypoint_checks.stamp(path) != stamp:
                 return path
             if limit_s is not None and time.monotonic() - began_s > limit_s:
                 break  # the rest was looked at within LOOK_S
@@ -115,9 +104,6 @@ class Standby:
 
     def _keep_output(self) -> None:
         """Let the output of the imports wait in its pipe, or its file, for the worker's."""
-        import fcntl
-        import stat
-
         for fd in (1, 2):
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode):
@@ -126,16 +112,18 @@ class Standby:
                     fcntl.fcntl(reader, F_SETPIPE_SZ, PIPE_BYTES)
                 except OSError:  # this user's pipes have no more room
                     pass
-                self._kept.append((fd, reader, False))
+                self._kept.append((fd, _move_up(reader), False))
             elif stat.S_ISREG(mode):
-                self._kept.append((fd, os.dup(fd), True))
+                self._kept.append((fd, _move_up(os.dup(fd)), True))
 
     def _take_output(self) -> dict[int, bytes]:
         """Return what the imports have written to stdout and stderr."""
         kept: dict[int, bytes] = {}
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
+            try:
                 stream.flush()
+            except Exception:  # noqa: BLE001, S110 - closed, or replaced by an import
+                pass
         for fd, reader, is_file in self._kept:
             try:
                 kept[fd] = os.pread(reader, KEPT_BYTES, 0) if is_file else _read(reader)
@@ -169,26 +157,32 @@ class Standby:
 
     # --- the end of the wait ---
 
-    def _become_worker(self, environ: dict[str, str], argv: list[str]) -> None:
+    def _become_worker(
+        self, environ: dict[str, str], argv: list[str], shown: dict[str, str]
+    ) -> None:
         kept = self._take_output()
+        for name, text in shown.items():  # terminals, whose other end the agent has
+            kept[int(name)] = text.encode("utf-8", "surrogateescape")
         for target, fd in enumerate(self._fds[:3]):
             os.dup2(fd, target, inheritable=True)
         for fd in self._fds:
             os.close(fd)
-        _set_environment(environ)
-        sys.argv[1:] = [_decode(text) for text in argv]
+        rallypoint_main.reopen_stdin()
+        self._environment.replace(environ)
+        rallypoint_main.set_arguments(argv)
         self._send(type="running")
         self._socket.close()
         for fd, data in kept.items():
-            while data:
-                data = data[os.write(fd, data) :]
+            try:
+                while data:
+                    data = data[os.write(fd, data) :]
+            except OSError:  # no process reads it any more
+                pass
 
     # --- the socket ---
 
     def _send(self, **message: Any) -> None:
-        import json
-
-        body = json.dumps(message, ensure_ascii=True).encode("ascii")
+        body = rallypoint_frames.encode(message).encode("ascii")
         try:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
         except OSError:  # the agent does not want this standby any more
@@ -196,17 +190,12 @@ class Standby:
 
     def _receive(self) -> Any:
         """Return the next message; ends this process when the agent hangs up."""
-        import json
-
         size = int.from_bytes(self._receive_bytes(4), "big")
         if size > MAX_FRAME_BYTES:
             os._exit(1)
-        return json.loads(self._receive_bytes(size).decode("ascii"))
+        return rallypoint_frames.decode(self._receive_bytes(size).decode("ascii"))
 
     def _receive_bytes(self, count: int) -> bytes:
-        import _socket
-        import array
-
         data = b""
         while len(data) < count:
             self._socket.settimeout(LOOK_S)
@@ -224,42 +213,9 @@ class Standby:
             if not part:
                 os._exit(0)
             for _, _, payload in ancillary:
-                self._fds.extend(array.array("i", payload))
+                self._fds.extend(memoryview(payload).cast("i"))
             data += part
         return data
-
-
-class _Reads:
-    """Which variables of a round are asked for during the imports: none of them is set yet.
-
-    A module that keeps what it has read would keep the wrong value in every worker.
-    """
-
-    def __init__(self) -> None:
-        """Begin to note them."""
-        noted: list[str] = []
-        kind: Any = type(os.environ)
-
-        class Noting(kind):  # type: ignore[misc]  # whatever class os.environ has
-            def __getitem__(self, key: str) -> str:
-                value: str
-                try:
-                    value = kind.__getitem__(self, key)
-                except KeyError:
-                    if key in OF_ROUND or key.startswith(PREFIXES_OF_ROUND):
-                        noted.append(key)
-                    raise
-                return value
-
-        self._noted, self._kind = noted, kind
-        environ: Any = os.environ
-        environ.__class__ = Noting
-
-    def end(self) -> str:
-        """Stop; return why this standby must not be used, or ""."""
-        environ: Any = os.environ
-        environ.__class__ = self._kind
-        return f"an import has read {self._noted[0]}" if self._noted else ""
 
 
 def _import(name: str) -> None:
@@ -273,61 +229,6 @@ def _call(name: str) -> None:
     for part in path.split("."):
         function = getattr(function, part)
     function()
-
-
-def _list_open() -> list[tuple[str, str]]:
-    """Return the descriptors of this process, each with what it is."""
-    opened = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            opened.append((name, os.readlink("/proc/self/fd/" + name)))
-        except OSError:  # the descriptor of the listing itself
-            pass
-    return opened
-
-
-def _find_refusal(opened_before: set[tuple[str, str]]) -> str:
-    """Return why what was imported must not wait in a standby, or ""."""
-    import _thread
-
-    for _, target in sorted(set(_list_open()) - opened_before):
-        if target.startswith("socket:"):
-            return "an import has opened a socket"
-        if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
-            if not target.startswith(("/dev/shm/", "/dev/pts/")):
-                return "an import has opened " + target
-    if _thread._count():
-        return "an import has started a thread"
-    torch = sys.modules.get("torch")
-    try:
-        if torch is not None and torch.cuda.is_initialized():
-            return "an import has made a CUDA context"
-    except Exception as error:  # noqa: BLE001 - a torch that cannot tell must not wait either
-        return f"torch.cuda.is_initialized: {error}"
-    return ""
-
-
-def _stamp_modules() -> list[tuple[str, Stamp]]:
-    """Return the files of all modules, the user's own first, each with its stamp."""
-    installed = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
-    paths: set[str] = set()
-    for module in list(sys.modules.values()):
-        try:
-            spec = vars(module).get("__spec__")
-            if spec is not None and spec.has_location and spec.origin:
-                paths.add(os.path.abspath(spec.origin))
-        except Exception:  # noqa: BLE001 - an object that only pretends to be a module
-            continue
-    ordered = sorted(paths, key=lambda path: (path.startswith(installed), path))
-    return [(path, _stamp(path)) for path in ordered]
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        status = os.stat(path)
-    except OSError:  # in a zip archive, or removed
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _can_return(policy: int, parameters: os.sched_param) -> bool:
@@ -347,6 +248,16 @@ def _can_return(policy: int, parameters: os.sched_param) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def _move_up(fd: int) -> int:
+    """Return the file under a high number: what an import opens has the number that it expects."""
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except (OSError, ValueError):  # the limit is lower
+        return fd
+    os.close(fd)
+    return moved
+
+
 def _read(fd: int) -> bytes:
     data = b""
     while len(data) < KEPT_BYTES:
@@ -358,22 +269,3 @@ def _read(fd: int) -> bytes:
             break
         data += part
     return data
-
-
-def _decode(text: str) -> str:
-    """Return text of the agent in this interpreter's encoding."""
-    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
-
-
-def _set_environment(environ: dict[str, str]) -> None:
-    """Replace the whole environment; what stays as it is keeps its place."""
-    wanted = {
-        name.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
-        for name, value in environ.items()
-    }
-    for name in list(os.environb):
-        if name not in wanted:
-            del os.environb[name]
-    for name, value in wanted.items():
-        if os.environb.get(name) != value:
-            os.environb[name] = value

@@ -10,8 +10,10 @@ and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escap
     to the agent     hello    {python}
     from the agent   prepare  {modules, calls, path}    import, with `path` first on sys.path
     to the agent     ready    {failed: [{name, error}], took_ms, refusal}
-    from the agent   run      {environ, argv}, and the descriptors of stdin, stdout and stderr
+    from the agent   run      {environ, argv, shown}, and the descriptors of stdin, stdout, stderr
     to the agent     running {} or stale {why}
+
+`shown` has what the imports have written to terminals, by descriptor: it is written again.
 
 RALLYPOINT_STANDBY_RECORD names a file instead: the names of all modules that the program imports
 are appended to it, for the standbys of a later round.
@@ -36,8 +38,11 @@ PYTHONPATH = "RALLYPOINT_STANDBY_PYTHONPATH"
 
 def _import_own(name: str) -> Any:
     """Return a module beside this one, which no program can find afterwards."""
-    __import__(name)
-    return sys.modules.pop(name)
+    before = set(sys.modules)
+    module = __import__(name)
+    for new in set(sys.modules) - before:  # also what it needs: a program may have its own array.py
+        del sys.modules[new]
+    return module
 
 
 def _restore() -> tuple[str, str]:
@@ -70,9 +75,10 @@ def main() -> None:
     standby = _import_own("rallypoint_standby") if FD in os.environ else None
     recorder = _import_own("rallypoint_recorder") if RECORD in os.environ else None
     fd, record = _restore()
+    environment = standby.rallypoint_main.Environment() if standby is not None else None
     outcome = _run_own()
     if standby is not None:
-        standby.Standby(int(fd)).wait()
+        standby.Standby(int(fd), environment).wait()
     elif recorder is not None:
         sys.meta_path.insert(0, recorder.Recorder(record))
     if outcome is not None:  # also "no module named sitecustomize", which site passes over

@@ -1,0 +1,132 @@
+"""What the imports of a standby must not do, and which files they have read.
+
+See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent never imports this
+file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+if TYPE_CHECKING:
+    from typing import Any
+
+    Stamp = tuple[int, int, int] | None
+
+HARMLESS_DEVICES = frozenset(
+    "/dev/" + name for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
+)
+OF_ROUND = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCH_WORKER_SERVER_SOCKET"),
+    )
+)
+PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
+"""Variables that a standby does not have yet."""
+
+
+class Reads:
+    """Which variables of a round are asked for during the imports: none of them is set yet.
+
+    A module that keeps what it has read would keep the wrong value in every worker.
+    """
+
+    def __init__(self) -> None:
+        """Begin to note them."""
+        noted: list[str] = []
+        kind: Any = type(os.environ)
+
+        class Noting(kind):  # type: ignore[misc]  # whatever class os.environ has
+            def __getitem__(self, key: str) -> str:
+                value: str
+                try:
+                    value = kind.__getitem__(self, key)
+                except KeyError:
+                    if key in OF_ROUND or key.startswith(PREFIXES_OF_ROUND):
+                        noted.append(key)
+                    raise
+                return value
+
+        self._noted, self._kind = noted, kind
+        environ: Any = os.environ
+        environ.__class__ = Noting
+
+    def end(self) -> str:
+        """Stop; return why this standby must not be used, or ""."""
+        environ: Any = os.environ
+        environ.__class__ = self._kind
+        return f"an import has read {self._noted[0]}" if self._noted else ""
+
+
+def list_open() -> list[tuple[str, str]]:
+    """Return the descriptors of this process, each with what it is."""
+    opened = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            opened.append((name, os.readlink("/proc/self/fd/" + name)))
+        except OSError:  # the descriptor of the listing itself
+            pass
+    return opened
+
+
+def find_refusal(opened_before: set[tuple[str, str]]) -> str:
+    """Return why what was imported must not wait in a standby, or ""."""
+    import _thread
+
+    for _, target in sorted(set(list_open()) - opened_before):
+        if target.startswith("socket:"):
+            return "an import has opened a socket"
+        if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
+            if not target.startswith(("/dev/shm/", "/dev/pts/")):
+                return "an import has opened " + target
+    if _thread._count():
+        return "an import has started a thread"
+    if _has_children():
+        return "an import has started a process"
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            return "an import has made a CUDA context"
+    except Exception as error:  # noqa: BLE001 - a torch that cannot tell must not wait either
+        return f"torch.cuda.is_initialized: {error}"
+    return ""
+
+
+def _has_children() -> bool:
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/" + task + "/children", "rb") as file:
+                if file.read(1):
+                    return True
+        except OSError:  # the task has ended, or this kernel does not tell
+            pass
+    return False
+
+
+def stamp_modules() -> list[tuple[str, Stamp]]:
+    """Return the files of all modules, the user's own first, each with its stamp."""
+    installed = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
+    paths: set[str] = set()
+    for module in list(sys.modules.values()):
+        try:
+            spec = vars(module).get("__spec__")
+            if spec is not None and spec.has_location and spec.origin:
+                archive = getattr(spec.loader, "archive", None)  # a zip archive
+                paths.add(os.path.abspath(archive or spec.origin))
+        except Exception:  # noqa: BLE001 - an object that only pretends to be a module
+            continue
+    ordered = sorted(paths, key=lambda path: (path.startswith(installed), path))
+    return [(path, stamp(path)) for path in ordered]
+
+
+def stamp(path: str) -> Stamp:
+    """Return what differs once a file was changed."""
+    try:
+        status = os.stat(path)
+    except OSError:  # removed
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,51 @@
+"""JSON of the frames between a standby and its agent, without the module json.
+
+A program may have a json.py, or a re.py, beside its script, so a standby imports neither before it
+imports what the program asks for. See sitecustomize.py for the frames.
+Standard library only, and Python 3.8 or newer. The agent never imports this file.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+if TYPE_CHECKING:
+    from typing import Any
+
+try:
+    from _json import encode_basestring_ascii, make_scanner
+except ImportError:  # not CPython
+    make_scanner = None
+
+
+class _Settings:
+    """What make_scanner asks for: those of json.loads."""
+
+    strict = True
+    object_hook = object_pairs_hook = array_hook = None
+    parse_float = parse_constant = float
+    parse_int = int
+
+
+def decode(text: str) -> Any:
+    """Return what a frame says."""
+    if make_scanner is None:
+        import json
+
+        return json.loads(text)
+    return make_scanner(_Settings)(text, 0)[0]
+
+
+def encode(value: Any) -> str:
+    """Return the text of a value that consists of dicts, lists, texts, integers and None."""
+    if make_scanner is None:
+        import json
+
+        return json.dumps(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(encode(key) + ":" + encode(value[key]) for key in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(encode, value)) + "]"
+    if isinstance(value, str):
+        text: str = encode_basestring_ascii(value)
+        return text
+    return "null" if value is None else str(value)
