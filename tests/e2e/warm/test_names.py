@@ -28,6 +28,23 @@ def test_auto_imports_what_workers_have_imported(world: World) -> None:
     assert standby in room.importers()
 
 
+def test_auto_does_not_import_the_main_module(world: World) -> None:
+    """A module that is run with -m is looked for like those that it imports."""
+    module = Path(world.folder, "trained.py")
+    module.write_text(f"import noted\nimport runpy\nprint('ran as', __name__, flush=True)\n")
+    with module.open("a") as file:
+        file.write(f"runpy.run_path({OBEDIENT!r}, run_name='__main__')\n")
+    room = Room(world, nproc=1, script=("-m", "trained"), warm=("--warm=auto",))
+    room.begin_round()
+    room.await_ready(1)
+    room.end_round()
+    room.begin_warm_round()
+
+    lines = room.agent.stdout().splitlines()
+    assert {line for line in lines if "ran as" in line} == {"ran as __main__"}
+    assert "found in sys.modules" not in room.agent.stderr()
+
+
 def test_calls_follow_the_imports(world: World) -> None:
     """--warm-call alone imports the function's module, and calls it."""
     text = f"""

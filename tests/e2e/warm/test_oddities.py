@@ -11,6 +11,7 @@ from support.oddities.case import Case, find_fault
 from support.oddities.cases import (
     ends,
     flags,
+    frameworks,
     imports,
     objects,
     places,
@@ -23,6 +24,7 @@ from support.oddities.driver import Driver
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
+DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +40,26 @@ def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None
     cold, warm = driver.compare(case, tmp_path)
 
     assert find_fault(case, cold, warm) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", frameworks.CASES, ids=lambda case: case.name)
+def test_warm_and_cold_agree_with_torch(driver: Driver, case: Case, tmp_path: Path) -> None:
+    """Its loaders, spawned processes and pickles need the main program."""
+    cold, warm = driver.compare(case, tmp_path)
+
+    assert find_fault(case, cold, warm) == ""
+
+
+def test_differences_are_documented() -> None:
+    """What differs is what the document says, and each case has a name of its own kind."""
+    _, _, section = DOCUMENT.read_text().partition("## What differs from a cold worker")
+    section = " ".join(section.partition("\n## ")[0].split())
+    missing = [
+        case.differs.documented
+        for case in CASES
+        if case.differs is not None and case.differs.documented not in section
+    ]
+
+    assert missing == []
+    assert len({case.name for case in CASES}) == len(CASES) >= 200

@@ -21,7 +21,7 @@ class Difference:
     """How warm and cold differ, and where docs/warm.md says so."""
 
     documented: str
-    """Words of docs/warm.md that say so."""
+    """Words of docs/warm.md, in "What differs from a cold worker"."""
     cold: str
     """A pattern that what the cold worker has printed matches, and the warm one's does not."""
     warm: str
@@ -37,10 +37,12 @@ class Case:
     """Of train.py."""
     files: Mapping[str, str | bytes | None] = field(default_factory=dict)
     """Other files; None: a folder. A name that begins with "->" is a link to the text."""
-    later: Mapping[str, str | None] = field(default_factory=dict)
+    later: Mapping[str, str | bytes | None] = field(default_factory=dict)
     """Files that are written once the standby is ready; None: deleted."""
     script: str = "{here}/train.py"
     args: tuple[str, ...] = ()
+    args_before: tuple[str, ...] | None = None
+    """Those that the standby is started with; None: the same."""
     is_module: bool = False
     run_path: bool = False
     flags: tuple[str, ...] = ()

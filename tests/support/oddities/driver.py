@@ -207,7 +207,10 @@ class Run:
         standby = Standby(self._worker_id, 1, Kinds(kind_of(out), kind_of(err)), out)
         self.standby = self._driver._standbys[standby.id] = standby
         environment = standby_environment(self.request.env, INHERITED)
-        standby.spawn(self._driver.host, self.request._replace(env=environment))
+        argv = self.request.argv
+        if self._case.args_before is not None:
+            argv = argv[: len(argv) - self.shape.arguments] + self._case.args_before
+        standby.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
         await standby.receive()
         await standby.is_known.wait()
         hurry = self._tasks.create_task(keep_fast(standby.pid))
@@ -304,7 +307,7 @@ def change(case: Case, here: Path) -> None:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 async def read_all(file: io.FileIO) -> bytes:

@@ -58,6 +58,8 @@ class Shape(Struct, frozen=True):
     """How many words follow the script."""
     path: str | None
     """What the interpreter puts first on sys.path; None: nothing."""
+    module: str = ""
+    """The module that runs as the main program; empty: it is no module."""
 
 
 def is_of_round(name: str) -> bool:
@@ -134,16 +136,23 @@ def arguments_of(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
     return tuple(argv[len(argv) - shape.arguments :])
 
 
-def importable(recorded: Iterable[str], failed: Collection[str]) -> tuple[str, ...]:
+def importable(
+    recorded: Iterable[str], failed: Collection[str], module: str = ""
+) -> tuple[str, ...]:
     """Return the modules to import of those that a program has looked for, in its order.
 
     Args:
         recorded: their names; some may occur several times.
         failed: those that could not be imported before.
+        module: the module that runs as the main program, and must not be imported; if it is a
+            package, that is its `__main__`.
     """
-    names = dict.fromkeys(
+    names = dict.fromkeys(recorded)
+    main = f"{module}.__main__"
+    skipped = {"", main, *failed} | ({module} if main not in names else set())
+    kept = (
         name
-        for name in recorded
-        if name and name not in failed and name.partition(".")[0] not in _NEVER_IMPORTED
+        for name in names
+        if name not in skipped and name.partition(".")[0] not in _NEVER_IMPORTED
     )
-    return tuple(names)[:NAMES_MAX]
+    return tuple(kept)[:NAMES_MAX]

@@ -143,7 +143,7 @@ class Maker(Struct):
         if path is None:
             raise OSError("no worker has recorded what it imports")
         recorded = await self._files.run("reading a record", lambda: _read_names(path))
-        modules = importable(recorded, self._failed)
+        modules = importable(recorded, self._failed, self.shape.module)
         if not modules:
             raise OSError("its worker has recorded no import")
         return modules

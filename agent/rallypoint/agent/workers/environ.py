@@ -83,7 +83,7 @@ class Launch(Struct, frozen=True):
         if self.function is not None:
             return Shape(1 + len(self.function.flags), _FUNCTION_ARGUMENTS, first_path)
         if self.is_module:
-            return Shape(_FLAGS_END, len(self.args), os.getcwd())
+            return Shape(_FLAGS_END, len(self.args), os.getcwd(), self.script)
         has_main = os.path.isdir(self.script) or zipfile.is_zipfile(self.script)
         folder = os.path.dirname(os.path.realpath(self.script))
         path = os.path.abspath(self.script) if has_main else folder

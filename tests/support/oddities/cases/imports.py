@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from support.oddities.case import Case, Difference, zipped
 
+SHOW_ENVIRONMENT = "import own, os; os.system('env | grep -v ^_='); print(os.environ)"
+
 CASES = (
     Case(
         "import-local-json",
@@ -220,6 +222,42 @@ CASES = (
         later={"colorsys.py": "OWN = 1"},
         warm=("colorsys",),
         differs=Difference("would be found first", "True", "False"),
+    ),
+    Case(
+        "import-sets-variables",
+        SHOW_ENVIRONMENT,
+        {
+            "own.py": "import os\n"
+            "os.environ['MADE'] = '1'; del os.environ['GONE']; os.environ['KEPT'] += '+'\n"
+            "os.environ.setdefault('KEPT', 'no'); os.environ.setdefault('NEW', 'yes')"
+        },
+        env={"GONE": "1", "KEPT": "1", "PYTHONPATH": "{here}/more"},
+        warm=("own",),
+        says="MADE=1",
+    ),
+    Case(
+        "import-sets-python-path",
+        SHOW_ENVIRONMENT,
+        {"own.py": "import os\nos.environ['PYTHONPATH'] = '/else'\nos.environ['RANKS'] = '4'"},
+        warm=("own",),
+        says="PYTHONPATH=/else",
+    ),
+    Case(
+        "import-sets-rank",
+        "import own, os; print(os.environ['LOCAL_RANK'])",
+        {"own.py": "import os\nos.environ['LOCAL_RANK'] = '9'"},
+        warm=("own",),
+        says="9",
+    ),
+    Case(
+        "import-zip-changed",
+        "import inside; print(inside.X)",
+        {"lib.zip": zipped(inside="X = 1")},
+        later={"lib.zip": zipped(inside="X = 22")},
+        env={"PYTHONPATH": "{here}/lib.zip"},
+        warm=("inside",),
+        refused="lib.zip has changed",
+        says="22",
     ),
     Case(
         "import-after-environ",

@@ -45,8 +45,7 @@ PROCESSES = tuple(
             f"object-pool-{method}",
             started(
                 method,
-                "with context.Pool(1) as pool: print(pool.map(twice, [1, Point], chunksize=1)"
-                " if False else pool.map(twice, [1, 2]))",
+                "with context.Pool(1) as pool: print(pool.map(twice, [1, 2]))",
             ),
             says="2, 4",
         ),

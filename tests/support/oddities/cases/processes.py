@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.oddities.case import Case
+from support.oddities.case import Case, Difference
 
 CHILD = "import os, sys; print(sys.argv, sys.path, sys.flags, sorted(os.environ.items()))"
 OPEN = "[n for n in range(3, 400) if os.path.exists(f'/proc/self/fd/{n}')]"
@@ -137,11 +137,8 @@ CASES = (
     ),
     Case(
         "process-older",
-        "import os, time\n"
-        "born = int(open('/proc/self/stat').read().rpartition(')')[2].split()[19])\n"
-        "print(open(f'/proc/{os.getpid()}/environ').read().count('RALLYPOINT_STANDBY_FD'))",
-        differs=None,
-        hide="[01]",
+        "import os; print('STANDBY' in open('/proc/self/environ').read())",
+        differs=Difference("`/proc/PID/environ`", "False", "True"),
     ),
     Case("process-dumpable", "import os; print(os.listdir(f'/proc/{os.getpid()}/fd'))"),
     Case(

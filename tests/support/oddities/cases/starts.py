@@ -53,6 +53,22 @@ CASES = (
     Case(
         "start-many-argv", "import sys; print(len(sys.argv), sys.argv[-1])", args=("x" * 90,) * 999
     ),
+    Case(
+        "start-other-argv",
+        WHOLE,
+        args=("--round", "2", "result-2"),
+        args_before=("--round", "1", "result-1"),
+        says=r"orig|result-2.*result-2",
+    ),
+    Case(
+        "start-argv-of-import",
+        "import own; print(own.ARGV)",
+        {"own.py": "import sys\nARGV = sys.argv"},
+        args=("2",),
+        args_before=("1",),
+        warm=("own",),
+        says="'2'",
+    ),
     Case("start-module", "", {"tool.py": WHOLE}, script="tool", is_module=True, args=("1",)),
     Case(
         "start-module-in-package",

@@ -5,7 +5,7 @@ Each fact is a short program that prints something of the interpreter or of the 
 
 from __future__ import annotations
 
-from support.oddities.case import Case, Difference
+from support.oddities.case import STOCK, Case, Difference
 
 FACTS = {
     "argv": "print(sys.argv)",
@@ -109,16 +109,17 @@ NO_IMPORTS = frozenset(("threads", "warm-modules", "descriptors", "atexit", "log
 
 ENVIRONMENT = {"PYTHONHASHSEED": "7", "TZ": "Asia/Kathmandu", "PYTHONPATH": "{here}/more"}
 
-CASES = tuple(
-    Case(
-        f"state-{name}",
-        f"import os, sys\n{program}\n",
-        args=("--depth", "3", "x y", ""),
-        env=ENVIRONMENT,
-        warm=() if name in NO_IMPORTS else ("logging", "json", "dataclasses", "multiprocessing"),
-    )
-    for name, program in FACTS.items()
-) + (
+CASES = (
+    *(
+        Case(
+            f"state-{name}",
+            f"import os, sys\n{program}\n",
+            args=("--depth", "3", "x y", ""),
+            env=ENVIRONMENT,
+            warm=() if name in NO_IMPORTS else STOCK,
+        )
+        for name, program in FACTS.items()
+    ),
     Case(
         "state-modules",
         "import sys; print(sorted(sys.modules))",

@@ -154,6 +154,7 @@ CASES = (
             )
         },
         warm=("own",),
+        exit=120,
         says="X",
     ),
     Case(

@@ -140,6 +140,18 @@ def test_modules_to_import_of_a_record() -> None:
     assert importable(recorded, {"gone"}) == ("json", "a.b", "a")
 
 
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        (["pkg", "pkg.train", "json"], ("pkg", "json")),
+        (["pkg", "pkg.train", "pkg.train.__main__", "json"], ("pkg", "pkg.train", "json")),
+    ],
+)
+def test_main_module_is_not_imported(recorded: list[str], expected: tuple[str, ...]) -> None:
+    """It would run without being the main program; of a package, only `__main__` runs."""
+    assert importable(recorded, (), "pkg.train") == expected
+
+
 def test_files_that_may_limit_memory() -> None:
     """Those of the process's group and of every group around it, in both versions."""
     both = "12:cpu,memory:/x\n3:cpu:/y\n0::/a/b\n"

@@ -62,6 +62,14 @@ class Reads:
         return f"an import has read {self._noted[0]}" if self._noted else ""
 
 
+def find_folder() -> str:
+    """Return the working directory; "" if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def list_open() -> list[tuple[str, str]]:
     """Return the descriptors of this process, each with what it is."""
     opened = []
@@ -73,10 +81,17 @@ def list_open() -> list[tuple[str, str]]:
     return opened
 
 
-def find_refusal(opened_before: set[tuple[str, str]]) -> str:
-    """Return why what was imported must not wait in a standby, or ""."""
+def find_refusal(opened_before: set[tuple[str, str]], folder: str) -> str:
+    """Return why what was imported must not wait in a standby, or "".
+
+    Args:
+        opened_before: the descriptors before the imports.
+        folder: the working directory before the imports.
+    """
     import _thread
 
+    if find_folder() != folder:  # the path of the script may be relative
+        return "an import has changed the working directory"
     for _, target in sorted(set(list_open()) - opened_before):
         if target.startswith("socket:"):
             return "an import has opened a socket"

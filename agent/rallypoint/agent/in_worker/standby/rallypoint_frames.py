@@ -11,10 +11,11 @@ TYPE_CHECKING = False  # importing typing would take a millisecond of every star
 if TYPE_CHECKING:
     from typing import Any
 
+_json: Any = None
 try:
-    from _json import encode_basestring_ascii, make_scanner
+    import _json
 except ImportError:  # not CPython
-    make_scanner = None
+    pass
 
 
 class _Settings:
@@ -28,16 +29,16 @@ class _Settings:
 
 def decode(text: str) -> Any:
     """Return what a frame says."""
-    if make_scanner is None:
+    if _json is None:
         import json
 
         return json.loads(text)
-    return make_scanner(_Settings)(text, 0)[0]
+    return _json.make_scanner(_Settings)(text, 0)[0]
 
 
 def encode(value: Any) -> str:
     """Return the text of a value that consists of dicts, lists, texts, integers and None."""
-    if make_scanner is None:
+    if _json is None:
         import json
 
         return json.dumps(value)
@@ -46,6 +47,6 @@ def encode(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(encode, value)) + "]"
     if isinstance(value, str):
-        text: str = encode_basestring_ascii(value)
+        text: str = _json.encode_basestring_ascii(value)
         return text
     return "null" if value is None else str(value)

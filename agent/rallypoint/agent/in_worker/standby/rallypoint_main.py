@@ -39,16 +39,19 @@ class Main:
         self._file = script
 
     def end(self) -> None:
-        """Leave sys.path and its caches as a fresh interpreter has them."""
+        """Leave sys.path as it was."""
         if self._path is not None and self._path in sys.path:
             sys.path.remove(self._path)
         if self._file:
             self._variables.pop("__file__", None)
+
+    def forget(self) -> None:
+        """Forget which files there were; some may have come while this process has waited."""
         cache: dict[str, Any] = sys.path_importer_cache
         for path, finder in list(cache.items()):
-            if path not in self._known or finder is None:
+            if path not in self._known or (finder is None and os.path.exists(path)):
                 del cache[path]
-            elif hasattr(finder, "invalidate_caches"):  # files may come while this process waits
+            elif hasattr(finder, "invalidate_caches"):
                 finder.invalidate_caches()
 
 
@@ -124,4 +127,5 @@ def reopen_stdin() -> None:
     except Exception:  # noqa: BLE001 - it is closed, or a folder: the old one says so, too
         return
     binary.raw.name, new.mode = "<stdin>", "r"
-    sys.stdin = sys.__stdin__ = new
+    for name in ("stdin", "__stdin__"):
+        setattr(sys, name, new)

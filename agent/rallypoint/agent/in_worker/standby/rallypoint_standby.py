@@ -13,9 +13,9 @@ import stat
 import sys
 import time
 
-import rallypoint_checks
-import rallypoint_frames
-import rallypoint_main
+import rallypoint_checks  # type: ignore[import-not-found]  # beside this file
+import rallypoint_frames  # type: ignore[import-not-found]  # beside this file
+import rallypoint_main  # type: ignore[import-not-found]  # beside this file
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
@@ -65,19 +65,20 @@ class Standby:
     # --- imports ---
 
     def _prepare(self, modules: list[str], calls: list[str], path: str | None) -> None:
+        folder = rallypoint_checks.find_folder()
         opened = set(rallypoint_checks.list_open())
         began_ns = time.monotonic_ns()
         reads = rallypoint_checks.Reads()
-        main = rallypoint_main.Main(path)
+        self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
             try:
                 act(name)
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
-        main.end()
+        self._main.end()
         self._stamps = rallypoint_checks.stamp_modules()
-        refusal = rallypoint_checks.find_refusal(opened) or reads.end()
+        refusal = rallypoint_checks.find_refusal(opened, folder) or reads.end()
         self._want_processors()  # who waits costs nothing, and answers at once
         self._send(
             type="ready",
@@ -168,6 +169,7 @@ class Standby:
         for fd in self._fds:
             os.close(fd)
         rallypoint_main.reopen_stdin()
+        self._main.forget()
         self._environment.replace(environ)
         rallypoint_main.set_arguments(argv)
         self._send(type="running")
