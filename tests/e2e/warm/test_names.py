@@ -31,7 +31,7 @@ def test_auto_imports_what_workers_have_imported(world: World) -> None:
 def test_auto_does_not_import_the_main_module(world: World) -> None:
     """A module that is run with -m is looked for like those that it imports."""
     module = Path(world.folder, "trained.py")
-    module.write_text(f"import noted\nimport runpy\nprint('ran as', __name__, flush=True)\n")
+    module.write_text("import noted\nimport runpy\nprint('ran as', __name__, flush=True)\n")
     with module.open("a") as file:
         file.write(f"runpy.run_path({OBEDIENT!r}, run_name='__main__')\n")
     room = Room(world, nproc=1, script=("-m", "trained"), warm=("--warm=auto",))

@@ -52,7 +52,7 @@ def test_warm_and_cold_agree_with_torch(driver: Driver, case: Case, tmp_path: Pa
 
 
 def test_differences_are_documented() -> None:
-    """What differs is what the document says, and each case has a name of its own kind."""
+    """The document says what differs, and no two cases have the same name."""
     _, _, section = DOCUMENT.read_text().partition("## What differs from a cold worker")
     section = " ".join(section.partition("\n## ")[0].split())
     missing = [

@@ -79,7 +79,8 @@ CASES = (
     ),
     Case(
         "framework-script",
-        "import torch\n@torch.jit.script\ndef f(x: int) -> int:\n    return x + 1\nprint(f(2), f.code)",
+        "import torch\n@torch.jit.script\ndef f(x: int) -> int:\n    return x + 1\n"
+        "print(f(2), f.code)",
         warm=TORCH,
         hide=r".*Warning.*\n.*\n",
         says="3",

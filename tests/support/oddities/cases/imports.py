@@ -328,7 +328,7 @@ CASES = (
     ),
     Case(
         "import-finder",
-        "import finder, magic.words; print(magic.words.SAID)",
+        "import finder, magic.words; print(magic.words.TEXT)",
         {
             "finder.py": """
 import importlib.abc, importlib.machinery, sys
@@ -336,7 +336,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         if name.partition('.')[0] == 'magic':
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def exec_module(self, module): module.SAID = module.__name__
+    def exec_module(self, module): module.TEXT = module.__name__
 sys.meta_path.append(Finder())
 """
         },

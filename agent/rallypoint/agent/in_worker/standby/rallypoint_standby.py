@@ -13,14 +13,20 @@ import stat
 import sys
 import time
 
-import rallypoint_checks  # type: ignore[import-not-found]  # beside this file
-import rallypoint_frames  # type: ignore[import-not-found]  # beside this file
-import rallypoint_main  # type: ignore[import-not-found]  # beside this file
-
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
     from typing import Any
 
+if TYPE_CHECKING or __name__ != "rallypoint_standby":
+    from rallypoint.agent.in_worker.standby import (
+        rallypoint_checks,
+        rallypoint_frames,
+        rallypoint_main,
+    )
+else:  # in a standby: beside this file, which is first on sys.path
+    import rallypoint_checks
+    import rallypoint_frames
+    import rallypoint_main
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 KEPT_BYTES = 64 * 1024

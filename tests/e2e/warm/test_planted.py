@@ -1,0 +1,66 @@
+"""The table of odd programs finds faults that are planted into the hook of standbys."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rallypoint.agent.in_worker import STANDBY
+from rallypoint.agent.warm import command
+from support.oddities.case import Case, find_fault
+from support.oddities.cases import imports, starts, state, streams
+from support.oddities.driver import Driver
+
+CASES = {case.name: case for table in (imports, starts, state, streams) for case in table.CASES}
+FAULTS = {
+    "keeps-path": ("main", "sys.path.remove(self._path)", "pass", "state-path"),
+    "keeps-stdin": ("main", "sys, name, new)", "sys, name, old)", "stream-input-pipe"),
+    "forgets-changes": ("main", "wanted[name] = now[name]", "pass", "import-sets-variables"),
+    "keeps-arguments": ("main", "original[-len(words) :] = words", "pass", "start-other-argv"),
+    "ignores-safe-path": ("main", '"safe_path", False', '"none", False', "import-safe-path"),
+    "hides-file": ("main", "self._variables[", "{}[", "import-main"),
+    "keeps-socket": (
+        "standby",
+        "self._socket.close()",
+        "sys.s = self._socket",
+        "state-descriptors",
+    ),
+    "closes-on-exec": ("standby", "inheritable=True", "inheritable=False", "state-inheritable"),
+    "loses-output": ("standby", "data[os.write(fd, data) :]", 'b""', "import-prints"),
+    "misses-archives": ("checks", "archive or spec", "spec", "import-zip-changed"),
+    "keeps-modules": ("", "del sys.modules[new]", "pass", "state-warm-modules"),
+    "keeps-python-path": ("", '["PYTHONPATH"] = before', '["X"] = before', "state-environment"),
+}
+"""File, text, what replaces it, and the case that must find it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_found(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The case fails with the fault, and only then."""
+    part, text, replaced, name = FAULTS[fault]
+    hook = tmp_path / "hook"
+    shutil.copytree(STANDBY, hook, ignore=shutil.ignore_patterns("__pycache__"))
+    file = hook / (f"rallypoint_{part}.py" if part else "sitecustomize.py")
+    source = file.read_text()
+    assert text in source
+    monkeypatch.setattr(command, "STANDBY", str(hook))
+
+    assert not has_fault(CASES[name], tmp_path / "sound")
+    file.write_text(source.replace(text, replaced))
+    assert has_fault(CASES[name], tmp_path / "planted")
+
+
+def has_fault(case: Case, folder: Path) -> bool:
+    """Return whether a case finds something."""
+    folder.mkdir()
+    driver = Driver()
+    try:
+        return find_fault(case, *driver.compare(case, folder)) != ""
+    except ExceptionGroup as group:  # a standby is used that must not be
+        return group.subgroup(AssertionError) is not None
+    finally:
+        driver.close()
