@@ -23,15 +23,15 @@ FAULTS = 7
 class Chaos:
     """A job of three nodes with faults."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, *flags: str) -> None:
         self.world = world
+        self.flags = ("--max-restarts=100", "--shutdown-timeout=2", *flags)
         self.rng = random.Random(seed)
         self.agents = {name: self.start(name) for name in NODES}
         world.mailbox.workers(len(NODES) * WORKERS_EACH)
 
     def start(self, name: str) -> Command:
-        flags = ("--max-restarts=100", "--shutdown-timeout=2")
-        return self.world.agent(name, *flags, nnodes=str(len(NODES)), nproc=WORKERS_EACH)
+        return self.world.agent(name, *self.flags, nnodes=str(len(NODES)), nproc=WORKERS_EACH)
 
     def kill_worker(self) -> None:
         living = set(self.world.marked())
@@ -78,10 +78,21 @@ class Chaos:
 LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=LONG), pytest.param(3, marks=LONG)])
-def test_job_survives_the_death_of_workers_and_agents(world: World, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "flags"),
+    [
+        (1, ()),
+        pytest.param(2, (), marks=LONG),
+        pytest.param(3, (), marks=LONG),
+        pytest.param(1, ("--warm=json",), marks=LONG),
+        pytest.param(2, ("--warm=auto",), marks=LONG),
+    ],
+)
+def test_job_survives_the_death_of_workers_and_agents(
+    world: World, seed: int, flags: tuple[str, ...]
+) -> None:
     """Whatever is killed, the job ends up in one round with every rank once."""
-    chaos = Chaos(world, seed)
+    chaos = Chaos(world, seed, *flags)
     for _ in range(FAULTS):
         chaos.rng.choice((chaos.kill_worker, chaos.kill_agent, chaos.await_node))()
     for agent in chaos.agents.values():

@@ -9,29 +9,22 @@ workers and brood are gone.
 
 from __future__ import annotations
 
-import fcntl
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
+from support.broods.family import BROOD, GRACE_S, SCRIPT, find_family
 from support.processes.commands import NODE_AGENT, Command
 from support.processes.mailbox import Worker
 from support.processes.processes import Witness
 from support.processes.terminal import CTRL_C, Terminal
-from support.processes.world import WORKERS, World
+from support.processes.world import World
 from support.tries.portions import choose_portion
 
 AT_ONCE = 5
 OUTPUTS = ("--tee=0", "--tee=3", "--redirects=3", "--redirects=1")
 """Where output goes: what holds it open must not keep an agent from ending."""
-GRACE_S, ALLOWED_S = 0.2, 2.0
-BROOD = ("breeder", "closed", "comet", "daemon", "scrubbed", "session")
-SCRIPT = (str(WORKERS / "brood.py"),)
 
 
 @pytest.fixture
@@ -39,60 +32,6 @@ def witness() -> Iterator[Witness]:
     witness = Witness()
     yield witness
     witness.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The workers of one agent, the first of which has a brood."""
-
-    parent: Worker
-    """It dies of signals. The other one ignores them."""
-    lock: Path
-    """The file that the brood has locked."""
-    pids: frozenset[int]
-    """Helper, workers and brood, but for the comet, which changes all the time."""
-    witness: Witness
-
-    def await_end(self, wait: Callable[[], int]) -> int:
-        """Check that nothing is left in time, the agent included; return the exit code."""
-        end_s = time.monotonic() + GRACE_S + ALLOWED_S
-        exit_code = wait()
-
-        assert is_lifted(self.lock, end_s - time.monotonic())
-        assert self.witness.await_deaths(*self.pids) == []
-        assert time.monotonic() < end_s
-        return exit_code
-
-
-def find_family(world: World, witness: Witness, job_id: str) -> Family:
-    """Return the family of a job whose workers have all started."""
-    first, second = sorted(
-        (one for one in world.mailbox.started() if one.env["RALLYPOINT_JOB_ID"] == job_id),
-        key=lambda worker: worker.rank,
-    )
-    born = [said for said in world.mailbox.said("brood") if said.fields["parent"] == first.pid]
-    brood = {said.fields["name"]: said.pid for said in born}
-    lock = world.folder / f"brood-{job_id}"
-
-    assert sorted(brood) == sorted(BROOD)
-    assert not is_lifted(lock, 0)
-    del brood["comet"]
-    pids = frozenset({first.parent, first.pid, second.pid, *brood.values()})
-    witness.watch(*pids)
-    return Family(first, lock, pids, witness)
-
-
-def is_lifted(lock: Path, limit_s: float) -> bool:
-    """Wait until no process holds the lock."""
-
-    def wait() -> None:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-    waiter = threading.Thread(target=wait, daemon=True)
-    waiter.start()
-    waiter.join(max(0.1, limit_s))
-    return not waiter.is_alive()
 
 
 def fail(agent: Command, parent: Worker) -> None:

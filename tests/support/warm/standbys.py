@@ -28,6 +28,7 @@ class Room:
     world: World
     nproc: int = 2
     flags: tuple[str, ...] = ()
+    partner_flags: tuple[str, ...] = ()
     script: Sequence[str] = (OBEDIENT,)
     env: Mapping[str, str] = field(default_factory=dict)
     text: str = MODULE
@@ -72,7 +73,7 @@ class Room:
     def begin_round(self) -> list[Worker]:
         """Let a round begin; return the workers of node a, by rank."""
         before = len(self.world.mailbox.started())
-        self.partners.append(self.start(f"b{len(self.partners)}"))
+        self.partners.append(self.start(f"b{len(self.partners)}", *self.partner_flags))
         return self.await_workers(before)
 
     def await_workers(self, before: int) -> list[Worker]:
