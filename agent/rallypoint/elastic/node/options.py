@@ -6,10 +6,13 @@ Keys of torch's back ends keep their meaning. The others are named like the flag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
+from rallypoint.agent.warm.command import Warmth
+from rallypoint.agent.warm.names import AUTO, parse_calls, parse_modules
 from rallypoint.base.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import job_pb2
@@ -18,6 +21,7 @@ from rallypoint.wire.durations import to_duration
 log = get_logger()
 
 INTERVAL, ATTEMPTS = "keep_alive_interval", "keep_alive_max_attempt"
+BYTES_MAX = 1 << 50
 INTERVAL_MS, ATTEMPTS_COUNT = 5_000, 3
 """torch's defaults, for when only one of the two is given."""
 UNUSED = frozenset(
@@ -69,6 +73,24 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     """Name of this node; empty: the host's, made unique."""
     rank: int | None = None
     """Number that this node asks for."""
+    warm: tuple[str, ...] = ()
+    """Modules that standbys of this node import, or only "auto"; none: there are no standbys."""
+    warm_call: tuple[str, ...] = ()
+    """Functions that they call then, each as "pkg.mod:function"."""
+    warm_memory: int | None = None
+    """Bytes that they may use together; None: a tenth of the memory."""
+
+    def warmth(self) -> Warmth | None:
+        """Return what is kept warm on this node; None: nothing."""
+        if not (self.warm or self.warm_call):
+            return None
+        is_auto = self.warm == (AUTO,)
+        return Warmth(
+            modules=() if is_auto else self.warm,
+            calls=self.warm_call,
+            is_auto=is_auto,
+            memory_bytes=self.warm_memory,
+        )
 
     def spec(
         self, *, min_nodes: int, max_nodes: int, max_restarts: int, shutdown_timeout_ms: int
@@ -164,6 +186,17 @@ def _exit_codes(value: Any) -> tuple[int, ...]:
     return tuple(_count(part) for part in parts)
 
 
+def _names(parse: Callable[[str], tuple[str, ...]], value: Any) -> tuple[str, ...]:
+    return parse(value if isinstance(value, str) else ",".join(value)) if value else ()
+
+
+def _bytes(value: Any) -> int:
+    number = int(value)
+    if not 0 < number <= BYTES_MAX:
+        raise ValueError("not a number of bytes from 1 on")
+    return number
+
+
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "join_timeout": _milliseconds,
     "last_call": _milliseconds,
@@ -184,4 +217,7 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
     "coordinator_timeout": _milliseconds,
     "node_name": str,
     "rank": _count,
+    "warm": partial(_names, parse_modules),
+    "warm_call": partial(_names, parse_calls),
+    "warm_memory": _bytes,
 }

@@ -52,6 +52,25 @@ class Plan(Struct, frozen=True, kw_only=True):
     signals: str
     """Names of the signals that the program handles, for the workers' environment."""
 
+    def check_warm(self, launch: Launch | None) -> None:
+        """Refuse standbys of workers that no interpreter can become.
+
+        Args:
+            launch: how each worker starts; None: the program starts them itself.
+
+        Raises:
+            ValueError: with what to do.
+        """
+        if self.options.warmth() is None:
+            return
+        function = None if launch is None else launch.function
+        if function is None:
+            text = "warm: only functions can be warm here; for a script, use rallypoint agent"
+            raise ValueError(text)
+        if function.is_forked:
+            text = 'warm: a forked worker is a copy, with its imports; use start_method="spawn"'
+            raise ValueError(text)
+
     def settings(self) -> Settings:
         """Return the settings of an agent; a built-in coordinator has no address yet."""
         incarnation, host = os.urandom(16).hex(), socket.gethostname()
@@ -108,4 +127,5 @@ class Plan(Struct, frozen=True, kw_only=True):
                 AGENT_MARK_ENV: compute_mark(incarnation),
                 SIGNALS_ENV: self.signals,
             },
+            warmth=options.warmth(),
         )

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.warm.names import AUTO, parse_calls, parse_modules
 from rallypoint.cli.flags.flag import BadValue, Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
 
 if TYPE_CHECKING:
     from rallypoint.agent.warm.command import Warmth
 
-AUTO = "auto"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 BYTES_MAX = 1 << 50
 
 
 def modules(value: str) -> tuple[str, ...]:
     """Parse names of modules with commas in between, or `auto`."""
-    names = tuple(name.strip() for name in value.split(","))
-    for name in names:
-        if not _is_dotted(name):
-            raise BadValue(f"{name!r} is not the name of a module")
-    return names
+    return _parse(parse_modules, value)
 
 
 def calls(value: str) -> tuple[str, ...]:
     """Parse functions with commas in between, each as `pkg.mod:function`."""
-    names = tuple(name.strip() for name in value.split(","))
-    for name in names:
-        module, colon, function = name.partition(":")
-        if not (colon and _is_dotted(module) and _is_dotted(function)):
-            raise BadValue(f"{name!r} is not of the form pkg.mod:function")
-    return names
+    return _parse(parse_calls, value)
+
+
+def _parse(parse: Callable[[str], tuple[str, ...]], value: str) -> tuple[str, ...]:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise BadValue(str(error)) from None
 
 
 def size(value: str) -> int:
@@ -45,10 +44,6 @@ def size(value: str) -> int:
     if not 0 < number <= BYTES_MAX:
         raise BadValue(f"{value!r} is not between 1 byte and 1024 TiB")
     return number
-
-
-def _is_dotted(name: str) -> bool:
-    return all(part.isidentifier() for part in name.split("."))
 
 
 GROUPS = (
@@ -93,8 +88,6 @@ def check(args: Values) -> None:
         fail(args.prog, f"{args.source(flag)}: only Python imports modules; leave out --no-python")
     if args.warm_memory is not None and not is_wanted:
         fail(args.prog, f"{args.source('warm_memory')}: needs --warm or --warm-call")
-    if AUTO in args.warm and len(args.warm) > 1:
-        fail(args.prog, f"{args.source('warm')}: auto and names of modules exclude each other")
 
 
 def warmth(args: Values) -> Warmth | None:
