@@ -13,7 +13,7 @@ import resource
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -192,8 +192,17 @@ def scenario(
     return lambda check: Scenario(check, command, nodes, env or {}, drive, prefix)
 
 
-def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path) -> Ran:
-    """Run a scenario's command lines with one launcher, and end whatever it has left."""
+def run_scenario(
+    scenario: Scenario, launcher: Launcher, folder: Path, *, instead: Sequence[str] = ()
+) -> Ran:
+    """Run a scenario's command lines with one launcher, and end whatever it has left.
+
+    Args:
+        scenario: the command lines.
+        launcher: what runs them.
+        folder: where they run.
+        instead: words in place of the launcher's name, if any.
+    """
     launched, obedient = INPUTS
     shutil.copytree(launched, folder, dirs_exist_ok=True)
     shutil.copy(obedient, folder)
@@ -203,7 +212,7 @@ def run_scenario(scenario: Scenario, launcher: Launcher, folder: Path) -> Ran:
         env = world.env({**own, **scenario.env})
         port = str(world.ports.reserve())
         is_ours = launcher is Launcher.NODE_AGENT
-        launch = [NODE_AGENT if is_ours else str(SCRIPTS / "torchrun")]
+        launch = instead or [NODE_AGENT if is_ours else str(SCRIPTS / "torchrun")]
         commands = []
         for number, flags in enumerate(scenario.nodes):
             words = _split(f"{flags} {scenario.command}", port)
