@@ -25,7 +25,8 @@ from rallypoint.agent.warm.standby import Standby
 from rallypoint.agent.workers.environ import Launch, worker_command
 from support.oddities.case import HERE, Case, Outcome, normalise, script_of
 
-LIMIT_S = 60.0
+LIMIT_S = 150.0
+"""For both runs of a case: far beyond what is expected, so that a busy machine passes."""
 INHERITED = {"RALLYPOINT_AGENT": "mark"}
 ROUND = {
     "RANK": "3",
