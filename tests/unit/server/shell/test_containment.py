@@ -82,9 +82,12 @@ def incidents(lines: list[Any]) -> list[str]:
     return [line["incident"] for line in lines if line.get("exc_info")]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def lines() -> Iterator[list[Any]]:
-    """Return the events that are logged, as they come."""
+    """Return the events that are logged, as they come.
+
+    Also for tests that read none: to render an error with all that its frames hold takes seconds.
+    """
     with capture_logs() as lines:
         yield lines
 
