@@ -102,3 +102,17 @@ def test_worker_that_is_killed_comes_back_warm(world: World) -> None:
         if {worker.pid for worker in workers} == standbys:
             return
     raise AssertionError(room.agent.stderr())
+
+
+def test_withdrawn_notice_lets_standbys_be_made(world: World) -> None:
+    """A node that would let the round grow disappears; the round runs on, and is calm again."""
+    flags = ("--settle-time=100", "--max-restarts=50")
+    agent = world.agent("a", "--warm=json", *flags, nnodes="1:2", nproc=1)
+    world.mailbox.workers(1, round=1)
+    other = world.agent("b", *flags, nnodes="1:2", nproc=1)
+    agent.wait_event("notice_received")
+
+    assert agent.events("standbys_ready") == []
+    other.kill()
+    agent.wait_event("standbys_ready")
+    assert agent.events("round_stopped") == []

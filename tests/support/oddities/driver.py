@@ -228,7 +228,8 @@ class Run:
         if self.ready["refusal"]:
             return str(self.ready["refusal"])
         words = arguments_of(self.request.argv, self.shape)
-        return await self.standby.run(self.request.env, words, self.streams.numbers())
+        self.standby.ask(self.request.env, words, self.streams.numbers())
+        return await self.standby.answer()
 
     def start_cold(self) -> None:
         """Start a fresh worker."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -22,6 +23,7 @@ from rallypoint.agent.warm.command import (
     probe_command,
     standby_environment,
 )
+from rallypoint.agent.warm.priority import AGAIN_S, TRIES, end_low_priority
 from rallypoint.agent.warm.standby import Hangup, Standby
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
@@ -30,8 +32,11 @@ log = get_logger()
 
 HELLO_LIMIT_S = 30.0
 """How long an interpreter may take until it runs our hook; a cold disk needs seconds."""
+LOW_LIMIT_S = 120.0
+"""How long a standby imports with the least priority. Beside programs that use every processor all
+the time it gets about 1 % of one, which is enough for torch; then it gets its share."""
 IMPORT_LIMIT_S = 600.0
-"""How long the imports and calls of a standby may take: they get only what others leave."""
+"""How long the imports and calls of a standby may take."""
 RECORD_BYTES_MAX = 1 << 20
 """Of the names that a cold worker has recorded."""
 
@@ -119,9 +124,9 @@ class Maker(Struct):
                 await standby.is_known.wait()
             modules = await self._find_modules(standby.local_rank)
             async with asyncio.timeout(IMPORT_LIMIT_S):
-                ready = await standby.prepare(modules, self.warmth.calls, self.shape.path)
+                ready = await self._import(standby, modules)
         except TimeoutError:
-            raise OSError("it takes too long") from None
+            raise OSError(f"it has not imported everything within {IMPORT_LIMIT_S:g} s") from None
         except Hangup as error:
             raise OSError(str(error)) from error
         if ready.get("type") != "ready":
@@ -130,6 +135,21 @@ class Maker(Struct):
             raise OSError(str(ready["refusal"]))
         for failure in ready.get("failed", ()):
             self._note_failure(str(failure["name"]), str(failure["error"]))
+
+    async def _import(self, standby: Standby, modules: Sequence[str]) -> dict[str, Any]:
+        """Return what became of the imports; end the low priority of a standby that is slow."""
+        try:
+            async with asyncio.timeout(LOW_LIMIT_S):
+                return await standby.prepare(modules, self.warmth.calls, self.shape.path)
+        except TimeoutError:
+            why = f"others have used the processors for {LOW_LIMIT_S:g} s"
+        then = "it imports with normal priority"
+        log.info("standby_delayed", local_rank=standby.local_rank, why=why, then=then)
+        for _ in range(TRIES):
+            if end_low_priority(standby.pid):
+                break
+            await asyncio.sleep(AGAIN_S)
+        return await standby.receive()
 
     async def _find_modules(self, rank: int) -> tuple[str, ...]:
         """Return what to import.

@@ -45,6 +45,8 @@ log = get_logger()
 
 RUN_LIMIT_S = 0.05
 """How long a start waits for its standbys; those that have not answered are ended."""
+LOOK_AGAIN_S = 1.0
+"""The end of a worker and the stop that follows it are one reason to look."""
 _MIB = 1 << 20
 
 
@@ -95,6 +97,8 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._files = FileThread("standbys")
         self._is_closed = False
+        self._looked_s = 0.0
+        """When the standbys were last asked to look at their files."""
 
     # --- the policy ---
 
@@ -107,7 +111,23 @@ class Pool:
             self._offered, self._ready = self._ready, {}
         elif phase is not Phase.STARTING:
             self._end_offered()
+        if phase in (Phase.DISTURBED, Phase.STOPPING):
+            self._look()
         self._post(policy.Phased(phase))
+
+    def calm(self) -> None:
+        """Note that what was announced will not happen: the round runs on as before."""
+        if self._state.phase is Phase.DISTURBED:
+            self.enter(Phase.RUNNING)
+
+    def _look(self) -> None:
+        """Let all standbys look at their files while workers end, not when the next ones start."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_AGAIN_S:
+            return
+        self._looked_s = now_s
+        for standby in self._ready.values():
+            standby.look()
 
     def begin(self) -> None:
         """Begin to make standbys, when the policy wants them."""
@@ -314,7 +334,9 @@ class Pool:
             requests: the workers, by local rank.
         """
         ranks = sorted(chosen)
-        runs = [self._tasks.create_task(self._run(chosen[rank], requests[rank])) for rank in ranks]
+        for rank in ranks:  # all of them work on it before the time of the first begins to count
+            self._ask(chosen[rank], requests[rank])
+        runs = [self._tasks.create_task(chosen[rank].answer()) for rank in ranks]
         await asyncio.wait(runs, timeout=RUN_LIMIT_S)
         running: dict[int, Standby] = {}
         for rank, run in zip(ranks, runs, strict=True):
@@ -332,9 +354,9 @@ class Pool:
                 running[rank] = standby
         return running
 
-    async def _run(self, standby: Standby, request: SpawnRequest) -> str:
+    def _ask(self, standby: Standby, request: SpawnRequest) -> None:
         stdio = (request.stdin_fd, request.stdout_fd, request.stderr_fd)
-        return await standby.run(request.env, arguments_of(request.argv, self._shape), stdio)
+        standby.ask(request.env, arguments_of(request.argv, self._shape), stdio)
 
     def hand_over(self, standby: Standby) -> None:
         """Give up a standby that is a worker now: its next events are those of a worker."""

@@ -24,6 +24,7 @@ from rallypoint.agent.warm.command import SOCKET_NUMBER
 KEPT_BYTES = 64 * 1024
 """How much output of the imports to a terminal is kept."""
 _READ_BYTES = 64 * 1024
+_LOOK = encode({"type": "look"})
 
 
 class Hangup(Exception):
@@ -65,6 +66,8 @@ class Standby:
         """Those that no one has waited for yet; one at most, as each answers one of ours."""
         self._arrived = asyncio.Event()
         self._is_hung_up = False
+        self._unsent = b""
+        """The part of the request to run that the socket did not take."""
         self._loop = asyncio.get_running_loop()
         self._kept = (bytearray(), bytearray())
         self._fds: list[int] = []
@@ -190,10 +193,15 @@ class Standby:
             raise Hangup(str(error)) from error
         return await self.receive()
 
-    async def run(
+    def look(self) -> None:
+        """Let it look whether a file that it has imported was changed; if so, it ends."""
+        with suppress(OSError):  # it has ended, or does not read
+            self._socket.send(_LOOK, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+    def ask(
         self, environ: Mapping[str, str], argv: Sequence[str], stdio: tuple[int, int, int]
-    ) -> str:
-        """Let it become a worker; return why it does not, or "" if it does.
+    ) -> None:
+        """Let it become a worker; `answer` tells whether it does.
 
         Args:
             environ: the whole environment of the worker.
@@ -210,8 +218,15 @@ class Standby:
         )
         try:
             sent = socket.send_fds(self._socket, [frame], list(stdio), socket.MSG_NOSIGNAL)
-            if sent < len(frame):  # else it may have answered, and closed its end
-                await self._loop.sock_sendall(self._socket, memoryview(frame)[sent:])
+            self._unsent = frame[sent:]
+        except OSError:  # it has ended, perhaps with a reason that waits to be read
+            self._read_rest()
+
+    async def answer(self) -> str:
+        """Return why it does not become a worker, or "" if it does."""
+        try:
+            if self._unsent:  # else it may have answered, and closed its end
+                await self._loop.sock_sendall(self._socket, self._unsent)
             return _understand(await self.receive())
         except (OSError, Hangup):
             return "" if self.refuse() else self.find_why()

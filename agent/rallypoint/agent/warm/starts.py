@@ -18,6 +18,7 @@ from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import RECORD_ENV, Shape, Warmth, with_hook
 from rallypoint.agent.warm.machine import find_limit_bytes
 from rallypoint.agent.warm.making import Maker
+from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.warm.pool import Pool
 from rallypoint.agent.warm.standby import Standby
 from rallypoint.base.log import get_logger
@@ -82,6 +83,18 @@ class WarmStarts(Struct):
             return request
         self.pool.note_record(local_rank, record)
         return request._replace(env=with_hook(request.env, RECORD_ENV, record))
+
+    def told(self, *, has_notices: bool, is_whole: bool) -> None:
+        """Note that the notices of a round have changed.
+
+        Args:
+            has_notices: a change of the round is announced.
+            is_whole: all workers of the round live.
+        """
+        if has_notices:
+            self.pool.enter(Phase.DISTURBED)
+        elif is_whole:
+            self.pool.calm()
 
     def log(self, order: RunOrder, warm: int, cold: int) -> None:
         """Log how the workers of a round have started."""

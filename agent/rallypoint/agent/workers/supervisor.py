@@ -92,8 +92,8 @@ class Supervisor:
         """By worker id, until their exit."""
         self._changed = asyncio.Event()
         """Set when a worker has ended."""
-        self._round = 0
-        """Number of the last round."""
+        self._round, self._size = 0, 0
+        """Number of the last round, and how many workers it has here."""
         self._early: list[tuple[Callable[[int], None], int]] = []
         """Signals to workers that the helper does not know yet."""
         self._sweep_token = 0
@@ -176,7 +176,7 @@ class Supervisor:
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._round = order.number
+        self._round, self._size = order.number, order.assignment.local_world_size
         self._early.clear()
         self._enter(Phase.STARTING)
         self._launcher.start(order)
@@ -225,8 +225,8 @@ class Supervisor:
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
         self._notices.write(number, notices, node_name)
-        if notices:
-            self._enter(Phase.DISTURBED)
+        if self._warm is not None:
+            self._warm.told(has_notices=bool(notices), is_whole=len(self._workers) == self._size)
 
     async def notices_written(self) -> None:
         """Wait until the last notices are written, for a moment at most."""

@@ -122,8 +122,8 @@ def _has_children() -> bool:
     return False
 
 
-def stamp_modules() -> list[tuple[str, Stamp]]:
-    """Return the files of all modules, the user's own first, each with its stamp."""
+def stamp_modules() -> tuple[list[tuple[str, Stamp]], list[tuple[str, Stamp]]]:
+    """Return the files of all modules, each with its stamp, and those that are not installed."""
     installed = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
     paths: set[str] = set()
     for module in list(sys.modules.values()):
@@ -134,8 +134,8 @@ def stamp_modules() -> list[tuple[str, Stamp]]:
                 paths.add(os.path.abspath(archive or spec.origin))
         except Exception:  # noqa: BLE001 - an object that only pretends to be a module
             continue
-    ordered = sorted(paths, key=lambda path: (path.startswith(installed), path))
-    return [(path, stamp(path)) for path in ordered]
+    stamps = [(path, stamp(path)) for path in sorted(paths)]
+    return stamps, [one for one in stamps if not one[0].startswith(installed)]
 
 
 def stamp(path: str) -> Stamp:

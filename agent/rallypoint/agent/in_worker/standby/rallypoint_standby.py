@@ -22,11 +22,13 @@ if TYPE_CHECKING or __name__ != "rallypoint_standby":
         rallypoint_checks,
         rallypoint_frames,
         rallypoint_main,
+        rallypoint_priority,
     )
 else:  # in a standby: beside this file, which is first on sys.path
     import rallypoint_checks
     import rallypoint_frames
     import rallypoint_main
+    import rallypoint_priority
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 KEPT_BYTES = 64 * 1024
@@ -34,9 +36,10 @@ KEPT_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 """Room for output of the imports in a pipe; an import that prints more never ends."""
 LOOK_S = 60.0
-"""How often a standby looks whether a file that it has imported was changed."""
+"""How often a standby looks whether a file that it has imported was changed, if it is not asked."""
 LAST_LOOK_S = 0.02
-"""How long it looks once more before it runs; the user's own files come first."""
+"""How long it looks once more at the user's own files before it runs. All files would take more
+than a turn on a processor, and the next turn may come too late for an answer."""
 HIGH_FD = 64
 """Own descriptors are above this number if the limit allows it; the socket is just below."""
 F_SETPIPE_SZ = 1031  # fcntl has it since Python 3.10
@@ -52,7 +55,10 @@ class Standby:
         self._fds: list[int] = []
         self._kept: list[tuple[int, int, bool]] = []
         self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
-        self._priority: tuple[int, os.sched_param] | None = None
+        """Every file that was imported."""
+        self._own_stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
+        """Those that are not installed: the user's own."""
+        self._priority = rallypoint_priority.Priority()
         self._environment = environment
 
     def wait(self) -> None:
@@ -60,12 +66,13 @@ class Standby:
         self._send(type="hello", python=".".join(map(str, sys.version_info[:3])))
         prepare = self._receive()
         self._keep_output()
-        self._yield_processors()
+        self._priority.lower()
         self._prepare(prepare["modules"], prepare["calls"], prepare["path"])
         run = self._receive()
-        changed = self._find_changed(LAST_LOOK_S)
-        if changed:
-            self._end_stale(changed)
+        while run["type"] == "look":
+            self._look(self._stamps)
+            run = self._receive()
+        self._look(self._own_stamps, LAST_LOOK_S)
         self._become_worker(run["environ"], run["argv"], run["shown"])
 
     # --- imports ---
@@ -83,9 +90,10 @@ class Standby:
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
         self._main.end()
-        self._stamps = rallypoint_checks.stamp_modules()
+        self._stamps, self._own_stamps = rallypoint_checks.stamp_modules()
         refusal = rallypoint_checks.find_refusal(opened, folder) or reads.end()
-        self._want_processors()  # who waits costs nothing, and answers at once
+        # A process that waits costs nothing, and should answer at once.
+        refusal = refusal or self._priority.restore()
         self._send(
             type="ready",
             failed=failed,
@@ -93,19 +101,17 @@ class Standby:
             refusal=refusal,
         )
 
-    def _find_changed(self, limit_s: float | None = None) -> str:
-        """Return a file that has changed since it was imported, or ""."""
+    def _look(
+        self, stamps: list[tuple[str, rallypoint_checks.Stamp]], limit_s: float | None = None
+    ) -> None:
+        """End this process if one of these files has changed since it was imported."""
         began_s = time.monotonic()
-        for path, stamp in self._stamps:
+        for path, stamp in stamps:
             if rallypoint_checks.stamp(path) != stamp:
-                return path
+                self._send(type="stale", why=path + " has changed")
+                os._exit(0)
             if limit_s is not None and time.monotonic() - began_s > limit_s:
                 break  # the rest was looked at within LOOK_S
-        return ""
-
-    def _end_stale(self, path: str) -> None:
-        self._send(type="stale", why=f"{path} has changed")
-        os._exit(0)
 
     # --- output ---
 
@@ -138,29 +144,6 @@ class Standby:
                 kept[fd] = b""
             os.close(reader)
         return kept
-
-    # --- priority ---
-
-    def _yield_processors(self) -> None:
-        """Run only when no other process wants a processor, if this can be taken back."""
-        policy = os.sched_getscheduler(0)
-        if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
-            return
-        parameters = os.sched_getparam(0)
-        self._priority = policy, parameters
-        can_return = _can_return(policy, parameters)
-        os.sched_setscheduler(0, os.SCHED_IDLE if can_return else os.SCHED_BATCH, parameters)
-
-    def _want_processors(self) -> None:
-        if self._priority is None:
-            return
-        policy, parameters = self._priority
-        # Every thread has a priority, those of libraries too.
-        for task in os.listdir("/proc/self/task"):
-            try:
-                os.sched_setscheduler(int(task), policy, parameters)
-            except ProcessLookupError:  # a thread of a library that has just ended
-                pass
 
     # --- the end of the wait ---
 
@@ -212,9 +195,7 @@ class Standby:
                     min(count - len(data), 65536), _socket.CMSG_SPACE(16 * 4)
                 )
             except _socket.timeout:
-                changed = self._find_changed()
-                if changed:
-                    self._end_stale(changed)
+                self._look(self._stamps)
                 continue
             except OSError:
                 part = b""
@@ -237,23 +218,6 @@ def _call(name: str) -> None:
     for part in path.split("."):
         function = getattr(function, part)
     function()
-
-
-def _can_return(policy: int, parameters: os.sched_param) -> bool:
-    """Return whether a process of this user may leave SCHED_IDLE: one of them tries.
-
-    The kernel asks for CAP_SYS_NICE outside of any user namespace, or RLIMIT_NICE.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            os.sched_setscheduler(0, os.SCHED_IDLE, parameters)
-            os.sched_setscheduler(0, policy, parameters)
-        except OSError:
-            os._exit(1)
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
 
 
 def _move_up(fd: int) -> int:

@@ -10,8 +10,9 @@ and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escap
     to the agent     hello    {python}
     from the agent   prepare  {modules, calls, path}    import, with `path` first on sys.path
     to the agent     ready    {failed: [{name, error}], took_ms, refusal}
+    from the agent   look     {}                        whether an imported file was changed
     from the agent   run      {environ, argv, shown}, and the descriptors of stdin, stdout, stderr
-    to the agent     running {} or stale {why}
+    to the agent     running {} or stale {why}          stale at any time while it waits
 
 `shown` has what the imports have written to terminals, by descriptor: it is written again.
 
