@@ -25,9 +25,9 @@ from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
+from command.readers import coordinator, running_job
 from harness.installed import clean_environment, install
 from launch import describe_machine
-from readers import coordinator, running_job
 
 JOB = "rounds"
 """What the simulated agents call their job."""

@@ -175,14 +175,19 @@ class TorchrunFleet(Fleet):
 
     def holds_store(self, agent: int) -> bool:
         """Return whether the job depends on this agent, which hosts the store."""
-        sockets = {
-            row.split()[9]
-            for table in ("tcp", "tcp6")
-            for row in Path("/proc/net", table).read_text().splitlines()[1:]
-            if row.split()[1].endswith(f":{self.port:04X}") and row.split()[3] == _LISTEN
-        }
-        links = (os.readlink(fd) for fd in Path(f"/proc/{agent}/fd").iterdir())
-        return any(link == f"socket:[{inode}]" for link in links for inode in sockets)
+        return is_listening(agent, self.port)
+
+
+def is_listening(pid: int, port: int) -> bool:
+    """Return whether a process listens on a port."""
+    sockets = {
+        row.split()[9]
+        for table in ("tcp", "tcp6")
+        for row in Path("/proc/net", table).read_text().splitlines()[1:]
+        if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == _LISTEN
+    }
+    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return any(link == f"socket:[{inode}]" for link in links for inode in sockets)
 
 
 def end_worker(pidfd: int) -> None:

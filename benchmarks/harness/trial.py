@@ -130,9 +130,9 @@ class Trial:
         self._directory.cleanup()
 
     def start(self, command: list[str], *, stdout: int | None = None) -> Process:
-        """Start a command beside this interpreter, in a new process group."""
-        name = f"{len(self._processes)}-{command[0]}"
-        binary = Path(sys.executable).with_name(command[0])
+        """Start a command beside this interpreter, or one with a path, in a new process group."""
+        binary = Path(sys.executable).parent / command[0]
+        name = f"{len(self._processes)}-{binary.name}"
         with self._log(name).open("wb") as log:
             try:
                 popen = subprocess.Popen(

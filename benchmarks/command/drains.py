@@ -5,7 +5,7 @@ Again and again one agent gets SIGTERM with 20 s to drain. The table shows the s
 and are in no checkpoint, the restart count, how workers ended, and how long each part took. In some
 repeats (`--stubborn`) no worker leaves on notice, so the time runs out.
 
-    python benchmarks/drains.py --repeats 50
+    python benchmarks/command/drains.py --repeats 50
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
 from launch import describe_machine
@@ -139,7 +141,7 @@ def measure(repeats: int, chance: random.Random, *, is_stubborn: bool) -> list[D
     with Trial() as trial, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(str(trial.folder / "counts"))
         coordinator = trial.start(["coordinator", "--host", "127.0.0.1", "--port", "0"], stdout=-1)
-        script = str(Path(__file__).with_name("harness") / "counter.py")
+        script = str(Path(__file__).parents[1] / "harness" / "counter.py")
         words = [str(trial.folder / "counts"), str(trial.folder / "checkpoint")]
         flags = [
             *("--nnodes", str(NODES), "--local-addr", "127.0.0.1", "--no-grow"),

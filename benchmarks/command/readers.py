@@ -4,8 +4,8 @@ Simulated agents (real gRPC streams, in this process) and a real coordinator pro
 per host are lifted, because the whole audience is on one host. A node of another job beats all the
 time; its slowest answer shows how long anything held up the coordinator.
 
-    python benchmarks/readers.py
-    python benchmarks/readers.py --only rounds --repeats 20
+    python benchmarks/command/readers.py
+    python benchmarks/command/readers.py --only rounds --repeats 20
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Any, NoReturn
 
 import grpc.aio
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
+
 from harness.swarm import METHOD, SimulatedAgent, Traffic, open_channel
 from harness.witness import BEAT_S, Witness
 from launch import describe_machine
@@ -37,7 +39,7 @@ from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import client_options
 from rounds import PAUSE_S, WINDOW_S, Gathering, read_cpu_s, read_rss_mb, server
 
-HARNESS = Path(__file__).with_name("harness")
+HARNESS = Path(__file__).parents[1] / "harness"
 STEP_S_MAX = 300.0
 """Longest wait for one step."""
 TRACEBACK = "\N{FIRE}" * 16_384

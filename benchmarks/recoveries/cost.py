@@ -1,0 +1,203 @@
+"""What standbys cost the training beside them: steps a second with and without.
+
+One job of two workers trains all the time, so nothing differs between two windows of a pair but the
+standbys. Those that wait: they are killed with their helper in every other window, and the node
+makes others afterwards. Those that import: they are stopped (SIGSTOP) in every other window.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.trial import MeasurementFailed, Trial, read_parent_and_start
+from recoveries.launchers import LOOK_S, Launcher, Node
+from recoveries.memory import find_standbys
+
+WORKERS = 2
+BAR = 1.0
+"""Percent of the steps that standbys may cost."""
+PAIRS_MIN = 5
+WAITING_WINDOW_S, MAKING_WINDOW_S = 8.0, 0.5
+"""Less than the 10 s after which others are made, and less than an import of torch takes."""
+WARM_UP_STEPS = 200
+START_LIMIT_S = 120.0
+ERRORS = 2.0
+"""Standard errors on either side of the mean that the interval has."""
+# A step is a small model on the CPU, and an all-reduce of its gradients: it waits for the slower
+# worker. The workers count in a file that all map: no step waits for a reader.
+_SOURCE = """\
+import mmap, os, struct, sys
+import torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data, target = torch.randn(64, 256), torch.randint(0, 10, (64,))
+file = os.open(sys.argv[1], os.O_RDWR)
+counts = mmap.mmap(file, 0)
+struct.pack_into("q", counts, 16 + 8 * rank, os.getpid())
+step = 0
+while True:
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(data), target).backward()
+    optimizer.step()
+    step += 1
+    struct.pack_into("q", counts, 8 * rank, step)
+"""
+
+
+@dataclass
+class Cost:
+    """What one state of the standbys costs.
+
+    state: what they do.
+    percent: of each pair: by how much the steps per second are fewer with them.
+    rates: steps per second without them, in the same order.
+    """
+
+    state: str
+    percent: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.percent)
+
+    @property
+    def error(self) -> float:
+        """Half the width of the interval in which the mean lies."""
+        if len(self.percent) < 2:
+            return float("inf")
+        return float(ERRORS * statistics.stdev(self.percent) / len(self.percent) ** 0.5)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough pairs say on which side of the bar it is."""
+        return len(self.percent) >= PAIRS_MIN and self.error < BAR / 2
+
+
+class Counter:
+    """The steps that the workers have done."""
+
+    def __init__(self, folder: Path) -> None:
+        script, path = folder / "training.py", folder / "steps"
+        script.write_text(_SOURCE)
+        path.write_bytes(bytes(32))
+        self.command = [str(script), str(path)]
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def read(self) -> int:
+        return min(self._numbers(0))
+
+    def pids(self) -> tuple[int, ...]:
+        return self._numbers(16)
+
+    def _numbers(self, offset: int) -> tuple[int, ...]:
+        return tuple(map(int, struct.unpack_from("2q", self._map, offset)))
+
+    def rate(self, window_s: float) -> float:
+        """Return the steps per second of the next seconds."""
+        began, began_s = self.read(), time.monotonic()
+        time.sleep(window_s)
+        return (self.read() - began) / (time.monotonic() - began_s)
+
+
+def measure(limit_s: float) -> list[Cost]:
+    """Return what standbys cost while they wait, and while they import.
+
+    Args:
+        limit_s: how long to take pairs at most.
+
+    Raises:
+        MeasurementFailed: workers or standbys did not come.
+    """
+    waiting, making = Cost("they wait"), Cost("they are made")
+    with Trial() as trial:
+        counter = Counter(trial.folder)
+        node = Node(trial, Launcher.WARM, counter.command, WORKERS)
+        _await(lambda: counter.read() >= WARM_UP_STEPS, START_LIMIT_S, "the workers do not train")
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and not (waiting.is_known and making.is_known):
+            making_s = min(deadline_s, time.monotonic() + limit_s / 2)
+            _take_making(making, counter, node, making_s)
+            node.events.await_ready()
+            before = counter.rate(WAITING_WINDOW_S)
+            _kill_standbys(node.agent.popen.pid, counter.pids())
+            _add(waiting, with_them=before, without=counter.rate(WAITING_WINDOW_S))
+    return [waiting, making]
+
+
+def _take_making(cost: Cost, counter: Counter, node: Node, deadline_s: float) -> None:
+    """Take pairs until the standbys are ready, or the time is over."""
+    while not node.events.is_ready and time.monotonic() < deadline_s:
+        found = find_standbys(node.agent.popen.pid, counter.pids())
+        importing = [pid for pid in found if _is_low(pid)]
+        if not importing:
+            time.sleep(LOOK_S)
+            continue
+        pid = importing[-1]
+        with_first = len(cost.percent) % 2 == 0  # the order changes: a trend does not count
+        rates: dict[bool, float] = {}
+        for is_with in (with_first, not with_first):
+            if not is_with:
+                _send(pid, signal.SIGSTOP)
+            rates[is_with] = counter.rate(MAKING_WINDOW_S)
+            _send(pid, signal.SIGCONT)
+        if _is_low(pid):  # else it was ready before the end of a window
+            _add(cost, with_them=rates[True], without=rates[False])
+
+
+def _add(cost: Cost, *, with_them: float, without: float) -> None:
+    cost.percent.append(100 * (1 - with_them / without))
+    cost.rates.append(without)
+    text = f"{cost.percent[-1]:+.2f} % (mean {cost.mean:+.2f} % ± {cost.error:.2f})"
+    print(f"cost while {cost.state}: {text}", file=sys.stderr)
+
+
+def _is_low(pid: int) -> bool:
+    """Return whether a standby imports: it has its low priority."""
+    try:
+        return os.sched_getscheduler(pid) in (os.SCHED_IDLE, os.SCHED_BATCH)
+    except ProcessLookupError:
+        return False
+
+
+def _kill_standbys(agent: int, workers: tuple[int, ...]) -> None:
+    """Kill the helper of the standbys, and so all of them."""
+    standbys = find_standbys(agent, workers)
+    if not standbys:
+        raise MeasurementFailed("the standbys have ended")
+    _send(read_parent_and_start(standbys[0])[0], signal.SIGKILL)
+
+
+def _send(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def _await(is_done: Callable[[], bool], limit_s: float, text: str) -> None:
+    for _ in _ticks(limit_s):
+        if is_done():
+            return
+    raise MeasurementFailed(text)
+
+
+def _ticks(limit_s: float) -> Iterator[None]:
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        yield
+        time.sleep(LOOK_S)
