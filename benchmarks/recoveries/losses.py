@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from harness.fleet import is_listening
-from harness.trial import MeasurementFailed, Process, Trial, read_parent_and_start
+from harness.trial import MeasurementFailed, Process, Trial, list_tree, read_parent_and_start
 from recoveries.launchers import Crew, Launcher
 from recoveries.marks import Marks, Moments
 from recoveries.timeline import Round, read_rounds
@@ -121,10 +121,10 @@ def _harm(crew: Crew, loss: Loss, world: Moments) -> int:
         os.kill(victim, signal.SIGKILL)
         return killed_ns
     agent = _find_agent(crew, world)
-    workers = [pid for pid in world.pids if _is_below(pid, agent.popen.pid)]
+    below = list_tree(agent.popen.pid).keys() - {agent.popen.pid}
     killed_ns = time.monotonic_ns()
     agent.popen.kill()
-    for pid in workers:  # as if the machine were lost: not every launcher ends them
+    for pid in below:  # as if the machine were lost: not every launcher ends its workers
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     crew.lose(agent)
