@@ -31,6 +31,7 @@ _BY_VALUE = (
 )
 _REFUSAL = "The texts of refusals are ours: they name the value and what is accepted."
 _ENTRY_POINT = "A launch without an entry point raises `ValueError`, and not `AssertionError`."
+_WARM = "`LaunchConfig` has fields for warm workers, behind those of torch."
 _UNREADABLE = (
     "An error file that cannot be read, or that has no message, counts as none; torch's agent "
     "raises an error of the reader."
@@ -195,6 +196,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         "The `repr` of `DefaultLogsSpecs` is the call that makes it, and a log folder is made when "
         "workers start.",
     ),
+    Difference(
+        ("signatures_of_classes",),
+        *("LaunchConfig.*", "(absent)", "warm*"),
+        _WARM,
+    ),
+    Difference(("launch_config",), "*.warm*", "(absent)", "*", _WARM),
     Difference(
         ("signatures_of_functions",),
         *("record.0", "fn", "fn = None"),
