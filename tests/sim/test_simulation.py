@@ -42,7 +42,8 @@ NOTICED = {
     "answer with another generation": 0,
     "be sure too long": 36,
     "begin a watch late": 2,
-    "believe an old leader": 17,
+    "believe ages of milestones": 28,
+    "believe an old leader": 36,
     "bring back a scope": 0,
     "cancel later": 45,
     "confirm too much": 20,
@@ -50,7 +51,7 @@ NOTICED = {
     "dismiss no agent for good": 60,
     "fail after a drain": 9,
     "forget releases": 11,
-    "forget what was written": 13,
+    "forget what was written": 83,
     "forget to check the connection": 22,
     "forget to fence": 19,
     "judge a node by a stale lease": 19,
@@ -71,7 +72,7 @@ NOTICED = {
     "wait for a quarantine": 361,
     "wait for ever for a node": 15,
     "wait too long": 0,
-    "wake no reader": 13,
+    "wake no reader": 23,
 }
 """Seeds that have noticed a bug; the hunt begins there, where it would take long else."""
 OPTIONS = {

@@ -24,6 +24,8 @@ from support.oddities.driver import Driver
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
+PART = 4
+"""One of so many cases runs with `make test`, and all of them with `make test-long`."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 
 
@@ -34,7 +36,12 @@ def driver() -> Iterator[Driver]:
     driver.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def case_parameter(number: int, case: Case) -> object:
+    """Return the parameter for a case."""
+    return pytest.param(case, marks=pytest.mark.long if number % PART else (), id=case.name)
+
+
+@pytest.mark.parametrize("case", [case_parameter(*one) for one in enumerate(CASES)])
 def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
     """Or they differ as docs/warm.md says."""
     cold, warm = driver.compare(case, tmp_path)
