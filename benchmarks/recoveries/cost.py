@@ -131,19 +131,25 @@ def measure(limit_s: float) -> list[Cost]:
         node = Node(trial, Launcher.WARM, counter.command, WORKERS)
         _await(lambda: counter.read() >= WARM_UP_STEPS, START_LIMIT_S, "the workers do not train")
         deadline_s = time.monotonic() + limit_s
+        made = 0  # the log does not say that standbys were killed
         while time.monotonic() < deadline_s and not (waiting.is_known and making.is_known):
             making_s = min(deadline_s, time.monotonic() + limit_s / 2)
-            _take_making(making, counter, node, making_s)
-            node.events.await_ready()
+            _take_making(making, counter, node, made, making_s)
+            _await(
+                lambda count=made: node.events.count_made() > count,  # type: ignore[misc]
+                START_LIMIT_S,
+                "no standbys were made",
+            )
+            made = node.events.count_made()
             before = counter.rate(WAITING_WINDOW_S)
             _kill_standbys(node.agent.popen.pid, counter.pids())
             _add(waiting, with_them=before, without=counter.rate(WAITING_WINDOW_S))
     return [waiting, making]
 
 
-def _take_making(cost: Cost, counter: Counter, node: Node, deadline_s: float) -> None:
-    """Take pairs until the standbys are ready, or the time is over."""
-    while not node.events.is_ready and time.monotonic() < deadline_s:
+def _take_making(cost: Cost, counter: Counter, node: Node, made: int, deadline_s: float) -> None:
+    """Take pairs until standbys are ready once more than `made` times, or the time is over."""
+    while node.events.count_made() == made and time.monotonic() < deadline_s:
         found = find_standbys(node.agent.popen.pid, counter.pids())
         importing = [pid for pid in found if _is_low(pid)]
         if not importing:

@@ -67,6 +67,10 @@ class Events:
         kinds = [event["event"] for event in self.read() if event["event"] in _CHANGES]
         return kinds[-1:] == ["standbys_ready"]
 
+    def count_made(self) -> int:
+        """Return how often all standbys were ready."""
+        return sum(event["event"] == "standbys_ready" for event in self.read())
+
     def await_ready(self, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until it has.
 
