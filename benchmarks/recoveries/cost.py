@@ -1,8 +1,10 @@
 """What standbys cost the training beside them: steps a second with and without.
 
 One job of two workers trains all the time, so nothing differs between two windows of a pair but the
-standbys. Those that wait: they are killed with their helper in every other window, and the node
-makes others afterwards. Those that import: they are stopped (SIGSTOP) in every other window.
+standbys. Those that import do so at the pace that the agent gives them; in every other window they
+are stopped (SIGSTOP), and their helper with them, which passes on the signals of the agent. Those
+that wait are killed with their helper in every other window. The node makes others afterwards;
+meanwhile the workers are stopped, so that it does not take long.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import statistics
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,8 +29,10 @@ WORKERS = 2
 BAR = 1.0
 """Percent of the steps that standbys may cost."""
 PAIRS_MIN = 5
-WAITING_WINDOW_S, MAKING_WINDOW_S = 8.0, 0.5
-"""Less than the 10 s after which others are made, and less than an import of torch takes."""
+WAITING_WINDOW_S, MAKING_WINDOW_S = 8.0, 1.0
+"""Less than the 10 s after which others are made, and two periods of the pace."""
+SETTLE_S = 1.0
+"""How long workers run after they were stopped, before anything counts."""
 WARM_UP_STEPS = 200
 START_LIMIT_S = 120.0
 ERRORS = 2.0
@@ -66,11 +70,13 @@ class Cost:
     state: what they do.
     percent: of each pair: by how much the steps per second are fewer with them.
     rates: steps per second without them, in the same order.
+    used: processors that they used, of each pair.
     """
 
     state: str
     percent: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    used: list[float] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -130,46 +136,81 @@ def measure(limit_s: float) -> list[Cost]:
         counter = Counter(trial.folder)
         node = Node(trial, Launcher.WARM, counter.command, WORKERS)
         _await(lambda: counter.read() >= WARM_UP_STEPS, START_LIMIT_S, "the workers do not train")
+        pace_until_s = time.monotonic() + limit_s / 2
         deadline_s = time.monotonic() + limit_s
+        _take_making(making, counter, node, pace_until_s)
         made = 0  # the log does not say that standbys were killed
-        while time.monotonic() < deadline_s and not (waiting.is_known and making.is_known):
-            making_s = min(deadline_s, time.monotonic() + limit_s / 2)
-            _take_making(making, counter, node, made, making_s)
-            _await(
-                lambda count=made: node.events.count_made() > count,  # type: ignore[misc]
-                START_LIMIT_S,
-                "no standbys were made",
-            )
+        while time.monotonic() < deadline_s and not waiting.is_known:
+            with _stopped(counter.pids()):
+                _await(
+                    lambda count=made: node.events.count_made() > count,  # type: ignore[misc]
+                    START_LIMIT_S,
+                    "no standbys were made",
+                )
             made = node.events.count_made()
-            before = counter.rate(WAITING_WINDOW_S)
-            _kill_standbys(node.agent.popen.pid, counter.pids())
-            _add(waiting, with_them=before, without=counter.rate(WAITING_WINDOW_S))
+            time.sleep(SETTLE_S)
+            standbys = find_standbys(node.agent.popen.pid, counter.pids())
+            with_them, used = _measure(counter, WAITING_WINDOW_S, standbys)
+            _kill(standbys)
+            _add(waiting, with_them=with_them, without=counter.rate(WAITING_WINDOW_S), used=used)
     return [waiting, making]
 
 
-def _take_making(cost: Cost, counter: Counter, node: Node, made: int, deadline_s: float) -> None:
-    """Take pairs until standbys are ready once more than `made` times, or the time is over."""
-    while node.events.count_made() == made and time.monotonic() < deadline_s:
+def _take_making(cost: Cost, counter: Counter, node: Node, deadline_s: float) -> None:
+    """Take pairs until standbys are ready, or the time is over."""
+    while node.events.count_made() == 0 and time.monotonic() < deadline_s:
         found = find_standbys(node.agent.popen.pid, counter.pids())
         importing = [pid for pid in found if _is_low(pid)]
-        if not importing:
+        if not importing or not node.events.is_paced():
             time.sleep(LOOK_S)
             continue
         pid = importing[-1]
         with_first = len(cost.percent) % 2 == 0  # the order changes: a trend does not count
         rates: dict[bool, float] = {}
+        used = 0.0
         for is_with in (with_first, not with_first):
-            if not is_with:
-                _send(pid, signal.SIGSTOP)
-            rates[is_with] = counter.rate(MAKING_WINDOW_S)
-            _send(pid, signal.SIGCONT)
+            if is_with:
+                rates[True], used = _measure(counter, MAKING_WINDOW_S, [pid])
+            else:
+                with _stopped((_parent_of(pid), pid)):
+                    rates[False] = counter.rate(MAKING_WINDOW_S)
         if _is_low(pid):  # else it was ready before the end of a window
-            _add(cost, with_them=rates[True], without=rates[False])
+            _add(cost, with_them=rates[True], without=rates[False], used=used)
 
 
-def _add(cost: Cost, *, with_them: float, without: float) -> None:
+def _measure(counter: Counter, window_s: float, standbys: Sequence[int]) -> tuple[float, float]:
+    """Return the steps per second of the next seconds, and the processors that standbys used."""
+    before_s, began_s = _spent_s(standbys), time.monotonic()
+    rate = counter.rate(window_s)
+    return rate, (_spent_s(standbys) - before_s) / (time.monotonic() - began_s)
+
+
+def _spent_s(pids: Sequence[int]) -> float:
+    """Return the processor time of processes, with all their threads."""
+    spent_ns = 0
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                spent_ns += int((task / "schedstat").read_text().split()[0])
+    return spent_ns / 1e9
+
+
+@contextmanager
+def _stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes for a while, in this order, and continue them in the other one."""
+    for pid in pids:
+        _send(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            _send(pid, signal.SIGCONT)
+
+
+def _add(cost: Cost, *, with_them: float, without: float, used: float) -> None:
     cost.percent.append(100 * (1 - with_them / without))
     cost.rates.append(without)
+    cost.used.append(used)
     text = f"{cost.percent[-1]:+.2f} % (mean {cost.mean:+.2f} % ± {cost.error:.2f})"
     print(f"cost while {cost.state}: {text}", file=sys.stderr)
 
@@ -182,12 +223,15 @@ def _is_low(pid: int) -> bool:
         return False
 
 
-def _kill_standbys(agent: int, workers: tuple[int, ...]) -> None:
+def _kill(standbys: Sequence[int]) -> None:
     """Kill the helper of the standbys, and so all of them."""
-    standbys = find_standbys(agent, workers)
     if not standbys:
         raise MeasurementFailed("the standbys have ended")
-    _send(read_parent_and_start(standbys[0])[0], signal.SIGKILL)
+    _send(_parent_of(standbys[0]), signal.SIGKILL)
+
+
+def _parent_of(pid: int) -> int:
+    return read_parent_and_start(pid)[0]
 
 
 def _send(pid: int, signum: signal.Signals) -> None:

@@ -71,6 +71,10 @@ class Events:
         """Return how often all standbys were ready."""
         return sum(event["event"] == "standbys_ready" for event in self.read())
 
+    def is_paced(self) -> bool:
+        """Return whether standbys have been kept from running all the time."""
+        return any(event["event"] == "standbys_paced" for event in self.read())
+
     def await_ready(self, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until it has.
 

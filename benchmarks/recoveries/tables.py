@@ -85,12 +85,12 @@ def render_costs(found: Sequence[Cost]) -> str:
     """Return a row per state of the standbys."""
     lines = [
         "| steps a second, 2 workers | fewer with standbys | pairs | min-max | steps/s |"
-        f" at most {BAR:g} % |",
-        "|---|---|---|---|---|---|",
+        f" processors that standbys use | at most {BAR:g} % |",
+        "|---|---|---|---|---|---|---|",
     ]
     for cost in found:
         if not cost.percent:
-            lines.append(f"| while {cost.state} | - | 0 | - | - | not measured |")
+            lines.append(f"| while {cost.state} | - | 0 | - | - | - | not measured |")
             continue
         low, high = min(cost.percent), max(cost.percent)
         cells = [
@@ -98,6 +98,7 @@ def render_costs(found: Sequence[Cost]) -> str:
             str(len(cost.percent)),
             f"{low:+.2f}-{high:+.2f} %",
             f"{statistics.median(cost.rates):.0f}",
+            f"{statistics.mean(cost.used):.3f}",
             _judge(cost),
         ]
         lines.append(f"| while {cost.state} | {' | '.join(cells)} |")

@@ -23,7 +23,7 @@ from rallypoint.agent.warm.command import (
     probe_command,
     standby_environment,
 )
-from rallypoint.agent.warm.priority import AGAIN_S, TRIES, end_low_priority
+from rallypoint.agent.warm.pacing.pace import Pace
 from rallypoint.agent.warm.standby import Hangup, Standby
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
@@ -32,11 +32,8 @@ log = get_logger()
 
 HELLO_LIMIT_S = 30.0
 """How long an interpreter may take until it runs our hook; a cold disk needs seconds."""
-LOW_LIMIT_S = 120.0
-"""How long a standby imports with the least priority. Beside programs that use every processor all
-the time it gets about 1 % of one, which is enough for torch; then it gets its share."""
 IMPORT_LIMIT_S = 600.0
-"""How long the imports and calls of a standby may take."""
+"""How long the imports and calls of a standby may take, without the time that it is stopped."""
 RECORD_BYTES_MAX = 1 << 20
 """Of the names that a cold worker has recorded."""
 
@@ -59,6 +56,8 @@ class Maker(Struct):
     """Returns the kinds of its output, as far as they are known without a round."""
     terminal_fd: int
     """The terminal that output goes to, if it goes to one."""
+    pace: Pace
+    """How much of the processors they may use."""
     kinds: dict[int, Kinds] = field(default_factory=dict)
     """Kinds of the output in the last round, by local rank."""
     records: dict[int, str] = field(default_factory=dict)
@@ -123,8 +122,7 @@ class Maker(Struct):
                 await standby.receive()
                 await standby.is_known.wait()
             modules = await self._find_modules(standby.local_rank)
-            async with asyncio.timeout(IMPORT_LIMIT_S):
-                ready = await self._import(standby, modules)
+            ready = await self._import(standby, modules)
         except TimeoutError:
             raise OSError(f"it has not imported everything within {IMPORT_LIMIT_S:g} s") from None
         except Hangup as error:
@@ -137,19 +135,23 @@ class Maker(Struct):
             self._note_failure(str(failure["name"]), str(failure["error"]))
 
     async def _import(self, standby: Standby, modules: Sequence[str]) -> dict[str, Any]:
-        """Return what became of the imports; end the low priority of a standby that is slow."""
-        try:
-            async with asyncio.timeout(LOW_LIMIT_S):
+        """Return what became of the imports and calls.
+
+        Raises:
+            Hangup: the standby has ended.
+            TimeoutError: they take too long.
+        """
+        async with asyncio.timeout(IMPORT_LIMIT_S) as scope:
+
+            def add_stopped_s(seconds: float) -> None:
+                scope.reschedule((scope.when() or 0.0) + seconds)
+
+            pacing = self.pace.begin(standby, add_stopped_s)
+            try:
                 return await standby.prepare(modules, self.warmth.calls, self.shape.path)
-        except TimeoutError:
-            why = f"others have used the processors for {LOW_LIMIT_S:g} s"
-        then = "it imports with normal priority"
-        log.info("standby_delayed", local_rank=standby.local_rank, why=why, then=then)
-        for _ in range(TRIES):
-            if end_low_priority(standby.pid):
-                break
-            await asyncio.sleep(AGAIN_S)
-        return await standby.receive()
+            finally:
+                pacing.cancel()
+                await asyncio.wait((pacing,))
 
     async def _find_modules(self, rank: int) -> tuple[str, ...]:
         """Return what to import.

@@ -5,6 +5,7 @@ The standby lowers it itself: see in_worker/standby/rallypoint_priority.py for w
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -15,12 +16,16 @@ _NORMAL = b"0"
 """The nice value of the group that a new session gets."""
 
 
-def end_low_priority(pid: int) -> bool:
-    """Give a process the share of the processors that any other gets, as far as this user may.
+async def end_low_priority(pid: int) -> None:
+    """Give a process the share of the processors that any other gets, as far as this user may."""
+    for _ in range(TRIES):
+        if _try_to_end(pid):
+            break
+        await asyncio.sleep(AGAIN_S)
 
-    Returns:
-        False: the kernel asks to try again.
-    """
+
+def _try_to_end(pid: int) -> bool:
+    """Return False if the kernel asks to try again."""
     try:
         for task in Path("/proc", str(pid), "task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))

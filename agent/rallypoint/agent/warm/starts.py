@@ -18,6 +18,7 @@ from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import RECORD_ENV, Shape, Warmth, with_hook
 from rallypoint.agent.warm.machine import find_limit_bytes
 from rallypoint.agent.warm.making import Maker
+from rallypoint.agent.warm.pacing.pace import Pace
 from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.warm.pool import Pool
 from rallypoint.agent.warm.standby import Standby
@@ -107,6 +108,7 @@ def new_pool(
     sample: Callable[[RunOrder, int], SpawnRequest],
     outputs: WorkerOutputs,
     launch: Callable[[], WorkerHost],
+    root: Callable[[], int],
     tasks: asyncio.TaskGroup,
 ) -> Pool:
     """Return the standbys of a node; there are none yet.
@@ -117,6 +119,7 @@ def new_pool(
         sample: returns the request of the worker with a local rank.
         outputs: the workers' output.
         launch: starts a helper.
+        root: returns the pid of the helper below which the workers live.
         tasks: runs what takes time.
     """
     order, consoles = without_round(warm.workers, warm.role), outputs.consoles
@@ -128,6 +131,7 @@ def new_pool(
         sample=partial(sample, order),
         guess=partial(outputs.kinds, order),
         terminal_fd=err if os.isatty(err) else consoles.out.fd,
+        pace=Pace(root, tasks),
     )
     limit_bytes = warm.warmth.memory_bytes
     state = policy.begin(

@@ -137,8 +137,8 @@ class Supervisor:
         if warm is not None:
             from rallypoint.agent.warm.starts import WarmStarts, new_pool
 
-            sample, start = self._launcher.sample, lambda: self.host.replacement()
-            pool = new_pool(warm, environment, sample, outputs, start, tasks)
+            root, start = lambda: self.host.pid, lambda: self.host.replacement()
+            pool = new_pool(warm, environment, self._launcher.sample, outputs, start, root, tasks)
             self._warm = WarmStarts(pool, self._exchange, self._adopt, warm.warmth.is_auto)
             self._launcher.warm = self._warm
 

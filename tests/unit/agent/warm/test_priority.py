@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -91,11 +92,10 @@ def test_session_of_others_keeps_its_priority() -> None:
     child.end()
 
 
-def test_low_priority_ends_from_outside(leader: Child) -> None:
+async def test_low_priority_ends_from_outside(leader: Child) -> None:
     """A standby that imports for too long gets its share; it can bring back the rest itself."""
     leader.do("lower")
-    while not end_low_priority(leader.process.pid):
-        pass  # the kernel takes one change in 0.1 s
+    await end_low_priority(leader.process.pid)  # the kernel takes one change in 0.1 s
     policy, nice = leader.do("look")
 
     assert policy == str(os.SCHED_BATCH)
@@ -103,9 +103,12 @@ def test_low_priority_ends_from_outside(leader: Child) -> None:
     assert leader.do("restore") == leader.before
 
 
-def test_process_that_has_ended_has_no_priority(leader: Child) -> None:
+async def test_process_that_has_ended_has_no_priority(
+    leader: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There is nothing to do, and nothing to repeat."""
     leader.process.kill()
     leader.process.wait()
+    monkeypatch.setattr(asyncio, "sleep", None)
 
-    assert end_low_priority(leader.process.pid)
+    await end_low_priority(leader.process.pid)

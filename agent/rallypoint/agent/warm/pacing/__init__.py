@@ -1,0 +1,1 @@
+"""How much of the processors a standby may use while it imports beside workers."""
