@@ -16,8 +16,6 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from msgspec import Struct
-
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
@@ -26,16 +24,13 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state.state import State
+from rallypoint.server.inbox import Inbox, Item, Query, dismiss
 from rallypoint.server.journal.compaction import Compaction
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.stepper import Stepper, Turn
 
 log = get_logger()
 
-INBOX_MAX = 4_096
-"""Inputs that may wait. When the inbox is full, streams are not read until there is room."""
-TURN_MAX = 1_024
-"""Inputs of one turn. Bounds how long readers and deadlines wait."""
 TURN_MS_MAX = 20
 """After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop need
 not wait for a thousand failures to be classified, at half a millisecond each."""
@@ -73,17 +68,6 @@ class CoordinatorEnded(Exception):
     """The loop has ended: nothing that is submitted has an effect any more."""
 
 
-class _Query(Struct):
-    """A read or a request, answered after its turn is in the journal."""
-
-    request: inputs.Request | None
-    """The request; None for a read."""
-    answer: Callable[[State, int], object]
-    future: asyncio.Future[object]
-    refusal: Refusal | None = None
-    """Why the core refused the request; None while it has not."""
-
-
 class Coordinator:
     """The task that owns the state."""
 
@@ -115,8 +99,8 @@ class Coordinator:
         self._announces = announces
         self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
         """Heartbeats since the last turn: the newest of each session, and when it arrived."""
-        self._inbox: asyncio.Queue[inputs.Input | _Query] = asyncio.Queue(INBOX_MAX)
-        self._rest: list[inputs.Input | _Query] = []
+        self._inbox = Inbox()
+        self._rest: list[Item] = []
         """Inputs that the last turn had no time for, oldest first."""
         self._rest_since_ms = 0
         """When the first turn ended that left a rest, since the last one that left none."""
@@ -168,14 +152,14 @@ class Coordinator:
 
     async def _ask(self, request: inputs.Request | None, answer: Callable[[State, int], T]) -> T:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        await self._put(_Query(request, answer, future))
+        await self._put(Query(request, answer, future))
         return await future  # type: ignore[return-value]  # the future carries answer's result
 
-    async def _put(self, item: inputs.Input | _Query) -> None:
+    async def _put(self, item: Item) -> None:
         if not self._has_ended:
             await self._inbox.put(item)
         if self._has_ended:
-            self._empty_inbox()  # which lets the next one in, if others wait for room
+            self._inbox.dismiss(CoordinatorEnded())  # lets the next one in, if others wait for room
             raise CoordinatorEnded
 
     async def run(self) -> None:
@@ -184,7 +168,7 @@ class Coordinator:
         Raises:
             JournalFailed: when a batch could not be appended.
         """
-        arrived: list[inputs.Input | _Query] = []
+        arrived: list[Item] = []
         try:
             while True:
                 arrived = await self._wait()
@@ -192,25 +176,22 @@ class Coordinator:
                 await self._turn(arrived)
                 # The process may also have been stopped in the middle of the turn.
                 self._notice_stall(began_ms)
+                self._inbox.note_turn()
         finally:
             self._has_ended = True
-            _dismiss(arrived)
-            self._empty_inbox()
+            dismiss(arrived, CoordinatorEnded())
+            self._inbox.dismiss(CoordinatorEnded())
             self._outlet.end()
 
-    def _empty_inbox(self) -> None:
-        while not self._inbox.empty():
-            _dismiss((self._inbox.get_nowait(),))
-
-    async def _wait(self) -> list[inputs.Input | _Query]:
+    async def _wait(self) -> list[Item]:
         """Return what has arrived; nothing when a deadline is due."""
         planned_ms: int | None = self._clock.now_ms()
         if self._rest:
             await asyncio.sleep(0)  # so that the effects of the last turn are sent
             arrived = list(self._rest)
+            self._inbox.add_to(arrived)
         else:
             planned_ms, arrived = await self._sleep()
-        self._with_inbox(arrived)
         if planned_ms is not None:
             self._notice_stall(planned_ms)
         if self._stalled_ms:
@@ -220,7 +201,7 @@ class Coordinator:
             self._stalled_ms = 0
         return arrived
 
-    async def _sleep(self) -> tuple[int | None, list[inputs.Input | _Query]]:
+    async def _sleep(self) -> tuple[int | None, list[Item]]:
         """Wait for an input or a deadline; return when it was due, if at all, and the input."""
         is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
         sleep_s = PULSE_S if is_watching else None
@@ -229,18 +210,7 @@ class Coordinator:
             until_due_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
             sleep_s = until_due_s if sleep_s is None else min(sleep_s, until_due_s)
         planned_ms = None if sleep_s is None else self._clock.now_ms() + int(sleep_s * 1000)
-        arrived: list[inputs.Input | _Query] = []
-        try:
-            async with asyncio.timeout(sleep_s):
-                arrived.append(await self._inbox.get())
-        except TimeoutError:
-            pass
-        return planned_ms, arrived
-
-    def _with_inbox(self, arrived: list[inputs.Input | _Query]) -> None:
-        """Add to `arrived` what waits in the inbox, up to the limit of a turn."""
-        while len(arrived) < TURN_MAX and not self._inbox.empty():
-            arrived.append(self._inbox.get_nowait())
+        return planned_ms, await self._inbox.get(sleep_s)
 
     def _notice_stall(self, planned_ms: int) -> None:
         late_ms = self._clock.now_ms() - planned_ms
@@ -249,7 +219,7 @@ class Coordinator:
             self._stalled_ms += late_ms
             log.warning("coordinator_stalled", late_ms=late_ms)
 
-    async def _turn(self, arrived: Sequence[inputs.Input | _Query]) -> None:
+    async def _turn(self, arrived: Sequence[Item]) -> None:
         now_ms, turn = self._clock.now_ms(), Turn()
         self._stepper.measure(now_ms, wall_ms(), turn)
         heard, self._heard = self._heard, {}
@@ -258,7 +228,7 @@ class Coordinator:
             # `now_ms`, because the clock was held back.
             self._step(beat, min(heard_ms, now_ms), turn)
         handled = self._step_in_time(arrived, now_ms, turn)
-        queries = [item for item in arrived[:handled] if isinstance(item, _Query)]
+        queries = [item for item in arrived[:handled] if isinstance(item, Query)]
         if self._keep_rest(arrived[handled:], now_ms):
             began_ms = self._clock.now_ms()
             self._stepper.expire(
@@ -273,7 +243,7 @@ class Coordinator:
             _announce(turn.effects)
         await self._answer_all(queries, now_ms)
 
-    async def _answer_all(self, queries: Sequence[_Query], now_ms: int) -> None:
+    async def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
         """Answer readers; let others run in between, because each answer may be large."""
         began_ms = self._clock.now_ms()
         for query in queries:
@@ -282,14 +252,12 @@ class Coordinator:
                 await asyncio.sleep(0)
                 began_ms = self._clock.now_ms()
 
-    def _step_in_time(
-        self, arrived: Sequence[inputs.Input | _Query], now_ms: int, turn: Turn
-    ) -> int:
+    def _step_in_time(self, arrived: Sequence[Item], now_ms: int, turn: Turn) -> int:
         """Step inputs until the time of a turn is over; return how many."""
         handled = 0
         for item in arrived:
             handled += 1
-            if not isinstance(item, _Query):
+            if not isinstance(item, Query):
                 self._step(item, now_ms, turn)
             elif item.request is not None:
                 item.refusal = self._step(item.request, now_ms, turn)
@@ -297,7 +265,7 @@ class Coordinator:
                 break
         return handled
 
-    def _keep_rest(self, rest: Sequence[inputs.Input | _Query], now_ms: int) -> bool:
+    def _keep_rest(self, rest: Sequence[Item], now_ms: int) -> bool:
         """Keep what this turn had no time for; return whether deadlines may expire.
 
         What has arrived counts before a deadline. But a rest that never ends stops no clock.
@@ -336,7 +304,7 @@ class Coordinator:
             _log_refusal(self._state, input, refusal)
         return refusal
 
-    def _answer(self, query: _Query, now_ms: int) -> None:
+    def _answer(self, query: Query, now_ms: int) -> None:
         if query.future.done():
             return  # its caller has gone
         if query.refusal is not None:
@@ -346,14 +314,6 @@ class Coordinator:
             query.future.set_result(query.answer(self._state, now_ms))
         except Exception as error:  # noqa: BLE001  # the caller gets it
             query.future.set_exception(error)
-
-
-def _dismiss(items: Sequence[inputs.Input | _Query]) -> None:
-    """Let the callers of queries that no turn has answered know that none will."""
-    for item in items:
-        if isinstance(item, _Query) and not item.future.done():
-            item.future.set_exception(CoordinatorEnded())
-            item.future.exception()  # asyncio would report it if the caller has gone
 
 
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from rallypoint.server import coordinator as shells
+from rallypoint.server import inbox
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
@@ -63,7 +63,7 @@ async def test_nothing_is_accepted_after_the_end() -> None:
 
 async def test_who_waits_for_room_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait while the inbox is full."""
-    monkeypatch.setattr(shells, "INBOX_MAX", 2)
+    monkeypatch.setattr(inbox, "INBOX_MAX", 2)
     shell = Shell()
     shell.journal.is_full = True
     peer = shell.peer(JOB, 1)
@@ -74,7 +74,7 @@ async def test_who_waits_for_room_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
         waiting = [tasks.create_task(ended_by(shell, broken)) for _ in range(9)]
         reading = tasks.create_task(ended_by(shell, None))
         await asyncio.sleep(0)  # they run until the inbox is full
-        assert shell.coordinator._inbox.full()
+        assert shell.coordinator._inbox._items.full()
         with pytest.raises(JournalFailed):
             await shell.coordinator.run()
 
