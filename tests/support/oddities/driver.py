@@ -216,7 +216,9 @@ class Run:
         await standby.is_known.wait()
         hurry = self._tasks.create_task(keep_fast(standby.pid))
         try:
-            ready = await standby.prepare(self._case.warm, self._case.calls, self.shape.path)
+            ready = await standby.prepare(
+                self._case.warm, self._case.calls, self.shape.path, argv[self.shape.flags_end :]
+            )
         finally:
             hurry.cancel()
         assert ready["type"] == "ready", ready

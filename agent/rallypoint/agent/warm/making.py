@@ -24,7 +24,7 @@ from rallypoint.agent.warm.command import (
     standby_environment,
 )
 from rallypoint.agent.warm.pacing.pace import Pace
-from rallypoint.agent.warm.standby import Hangup, Standby
+from rallypoint.agent.warm.standby import Hangup, Standby, understand
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
@@ -128,7 +128,7 @@ class Maker(Struct):
         except Hangup as error:
             raise OSError(str(error)) from error
         if ready.get("type") != "ready":
-            raise OSError("it does not follow the protocol")
+            raise OSError(understand(ready) or "it does not follow the protocol")
         if ready.get("refusal"):
             raise OSError(str(ready["refusal"]))
         for failure in ready.get("failed", ()):
@@ -148,7 +148,9 @@ class Maker(Struct):
 
             pacing = self.pace.begin(standby, add_stopped_s)
             try:
-                return await standby.prepare(modules, self.warmth.calls, self.shape.path)
+                return await standby.prepare(
+                    modules, self.warmth.calls, self.shape.path, self._program(standby)
+                )
             finally:
                 pacing.cancel()
                 await asyncio.wait((pacing,))
@@ -176,6 +178,9 @@ class Maker(Struct):
         self._failed.add(name)
         if not self.warmth.is_auto:
             log.warning("standby_import_failed", name=name, error=error, then="workers try again")
+
+    def _program(self, standby: Standby) -> tuple[str, ...]:
+        return standby.request.argv[self.shape.flags_end :] if standby.request else ()
 
     def _new(self, rank: int) -> Standby:
         kinds = self.kinds.get(rank) or self.guess(rank)

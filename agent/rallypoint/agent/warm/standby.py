@@ -172,9 +172,15 @@ class Standby:
         self._loop.remove_reader(self._socket)
 
     async def prepare(
-        self, modules: Sequence[str], calls: Sequence[str], path: str | None
+        self, modules: Sequence[str], calls: Sequence[str], path: str | None, program: Sequence[str]
     ) -> dict[str, Any]:
         """Let it import and call; return what became of that.
+
+        Args:
+            modules: to import.
+            calls: functions to call then.
+            path: what is first on sys.path meanwhile; None: nothing.
+            program: the end of its command line: the script and its arguments.
 
         Raises:
             Hangup: it has ended.
@@ -185,6 +191,7 @@ class Standby:
                 "modules": [to_wire(name) for name in modules],
                 "calls": [to_wire(call) for call in calls],
                 "path": None if path is None else to_wire(path),
+                "program": [to_wire(word) for word in program],
             }
         )
         try:
@@ -227,7 +234,7 @@ class Standby:
         try:
             if self._unsent:  # else it may have answered, and closed its end
                 await self._loop.sock_sendall(self._socket, self._unsent)
-            return _understand(await self.receive())
+            return understand(await self.receive())
         except (OSError, Hangup):
             return "" if self.refuse() else self.find_why()
 
@@ -237,13 +244,13 @@ class Standby:
         After this no answer can come: a standby that tries to send one ends.
         """
         self._read_rest()
-        return any(not _understand(message) for message in self._messages)
+        return any(not understand(message) for message in self._messages)
 
     def find_why(self) -> str:
         """Return why it has ended by itself, as far as it has told."""
         self._read_rest()
         for message in self._messages:
-            return _understand(message)
+            return understand(message)
         if self.exited is not None and self.exited.signal is not None:
             return f"it was killed by {signal.Signals(self.exited.signal).name}"
         return "it has ended"
@@ -274,7 +281,7 @@ class Standby:
         self._stop_keeping()
 
 
-def _understand(message: Mapping[str, Any]) -> str:
+def understand(message: Mapping[str, Any]) -> str:
     """Return why a standby does not run, or "" if it does."""
     match message:
         case {"type": "running"}:

@@ -82,6 +82,21 @@ CASES = (
         differs=Difference("is shown when the worker starts", "script\nloud", "loud\nscript"),
     ),
     Case(
+        "import-redirects",
+        "import loud; print('script')",
+        {"loud.py": "import os\nos.dup2(os.open('log', os.O_WRONLY | os.O_CREAT), 1)"},
+        warm=("loud",),
+        refused="redirected descriptor 1",
+    ),
+    Case(
+        "import-copies-output",
+        "import loud; loud.say()",
+        {"loud.py": "import os\nFD = os.dup(1)\ndef say(): os.write(FD, b'heard')"},
+        warm=("loud",),
+        refused="copied the descriptor of its output",
+        says="heard",
+    ),
+    Case(
         "import-to-file",
         "import loud; print('script')",
         {"loud.py": "print('loud')"},

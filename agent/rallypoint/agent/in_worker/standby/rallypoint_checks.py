@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # importing typing would take a millisecond of every star
 if TYPE_CHECKING:
     from typing import Any
 
+    File = tuple[int, int] | None
     Stamp = tuple[int, int, int] | None
 
 HARMLESS_DEVICES = frozenset(
@@ -81,23 +82,34 @@ def list_open() -> list[tuple[str, str]]:
     return opened
 
 
-def find_refusal(opened_before: set[tuple[str, str]], folder: str) -> str:
+def find_streams() -> list[File]:
+    """Return which files stdin, stdout and stderr are."""
+    return [_identify(fd) for fd in range(3)]
+
+
+def _identify(fd: int) -> File:
+    try:
+        status = os.fstat(fd)
+    except OSError:  # closed
+        return None
+    return status.st_dev, status.st_ino
+
+
+def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folder: str) -> str:
     """Return why what was imported must not wait in a standby, or "".
 
     Args:
         opened_before: the descriptors before the imports.
+        streams: stdin, stdout and stderr before the imports.
         folder: the working directory before the imports.
     """
     import _thread
 
     if find_folder() != folder:  # the path of the script may be relative
         return "an import has changed the working directory"
-    for _, target in sorted(set(list_open()) - opened_before):
-        if target.startswith("socket:"):
-            return "an import has opened a socket"
-        if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
-            if not target.startswith(("/dev/shm/", "/dev/pts/")):
-                return "an import has opened " + target
+    opened = _find_opened(opened_before, streams)
+    if opened:
+        return opened
     if _thread._count():
         return "an import has started a thread"
     if _has_children():
@@ -108,6 +120,22 @@ def find_refusal(opened_before: set[tuple[str, str]], folder: str) -> str:
             return "an import has made a CUDA context"
     except Exception as error:  # noqa: BLE001 - a torch that cannot tell must not wait either
         return f"torch.cuda.is_initialized: {error}"
+    return ""
+
+
+def _find_opened(opened_before: set[tuple[str, str]], streams: list[File]) -> str:
+    for fd, stream in enumerate(streams):
+        if _identify(fd) != stream:  # a worker gets its own there when it starts
+            return "an import has redirected descriptor " + str(fd)
+    for name, target in sorted(set(list_open()) - opened_before):
+        file = _identify(int(name))
+        if file is not None and file in streams[1:] and target != os.devnull:
+            return "an import has copied the descriptor of its output"
+        if target.startswith("socket:"):
+            return "an import has opened a socket"
+        if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
+            if not target.startswith(("/dev/shm/", "/dev/pts/")):
+                return "an import has opened " + target
     return ""
 
 
@@ -122,9 +150,36 @@ def _has_children() -> bool:
     return False
 
 
-def stamp_modules() -> tuple[list[tuple[str, Stamp]], list[tuple[str, Stamp]]]:
-    """Return the files of all modules, each with its stamp, and those that are not installed."""
-    installed = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
+class Stamps:
+    """Notes the stamps of source files before they are read.
+
+    A later stamp would hide a change during the imports, which may take minutes.
+    """
+
+    def __init__(self) -> None:
+        """Begin to note them. What site has imported was not noted before it was read."""
+        noted = {path: stamp(path) for path in _list_files()}
+        loader: Any = sys.modules["_frozen_importlib_external"].SourceFileLoader
+        original = loader.path_stats
+
+        def path_stats(self: Any, path: str) -> Any:
+            noted[os.path.abspath(path)] = stamp(path)
+            return original(self, path)
+
+        self._noted, self._loader, self._original = noted, loader, original
+        loader.path_stats = path_stats
+
+    def end(self) -> tuple[list[tuple[str, Stamp]], list[tuple[str, Stamp]]]:
+        """Stop; return the files of all modules with their stamps, and those not installed."""
+        self._loader.path_stats = self._original
+        installed = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
+        noted = self._noted
+        stamps = [(path, noted[path] if path in noted else stamp(path)) for path in _list_files()]
+        return stamps, [one for one in stamps if not one[0].startswith(installed)]
+
+
+def _list_files() -> list[str]:
+    """Return the files of all modules, sorted."""
     paths: set[str] = set()
     for module in list(sys.modules.values()):
         try:
@@ -134,8 +189,7 @@ def stamp_modules() -> tuple[list[tuple[str, Stamp]], list[tuple[str, Stamp]]]:
                 paths.add(os.path.abspath(archive or spec.origin))
         except Exception:  # noqa: BLE001 - an object that only pretends to be a module
             continue
-    stamps = [(path, stamp(path)) for path in sorted(paths)]
-    return stamps, [one for one in stamps if not one[0].startswith(installed)]
+    return sorted(paths)
 
 
 def stamp(path: str) -> Stamp:

@@ -97,6 +97,20 @@ class Environment:
             os.environb[name] = value
 
 
+def is_program(words: list[str]) -> bool:
+    """Return whether the command line of this process ends with these words.
+
+    A wrapper that is no interpreter may run another program in Python first.
+    """
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            own = file.read().split(b"\0")[:-1]
+    except OSError:  # another user's program
+        return True
+    wanted = [word.encode("utf-8", "surrogateescape") for word in words]
+    return own[len(own) - len(wanted) :] == wanted
+
+
 def set_arguments(arguments: list[str]) -> None:
     """Set the words that follow the script."""
     if not arguments:

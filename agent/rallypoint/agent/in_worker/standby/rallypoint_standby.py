@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 if TYPE_CHECKING or __name__ != "rallypoint_standby":
     from rallypoint.agent.in_worker.standby import (
@@ -42,6 +42,8 @@ LAST_LOOK_S = 0.02
 than a turn on a processor, and the next turn may come too late for an answer."""
 HIGH_FD = 64
 """Own descriptors are above this number if the limit allows it; the socket is just below."""
+STREAMS = 3
+"""Descriptors that come with the frame that asks for a worker."""
 F_SETPIPE_SZ = 1031  # fcntl has it since Python 3.10
 
 
@@ -62,26 +64,49 @@ class Standby:
         self._environment = environment
 
     def wait(self) -> None:
-        """Import what the agent asks for, then return when this process is a worker."""
+        """Import what the agent asks for, then return when this process is a worker.
+
+        It ends if anything fails before: after an exception, Python would run the main program,
+        outside of any round.
+        """
+        try:
+            run = self._wait()
+            kept = self._become_worker(run["environ"], run["argv"], run["shown"])
+            self._send(type="running")
+        except BaseException as error:  # noqa: BLE001 - an import may have set a signal handler
+            self._end(f"{type(error).__name__}: {error}", 1)
+        self._socket.close()
+        for fd, data in kept.items():
+            try:
+                while data:
+                    data = data[os.write(fd, data) :]
+            except OSError:  # no process reads it any more
+                pass
+
+    def _wait(self) -> Any:
+        """Return the frame that asks for a worker."""
         self._send(type="hello", python=".".join(map(str, sys.version_info[:3])))
         prepare = self._receive()
+        if not rallypoint_main.is_program(prepare["program"]):
+            self._end("PYTHON_EXEC starts another Python program first, or adds arguments")
         self._keep_output()
         self._priority.lower()
         self._prepare(prepare["modules"], prepare["calls"], prepare["path"])
-        run = self._receive()
-        while run["type"] == "look":
+        frame = self._receive()
+        while frame["type"] == "look":
             self._look(self._stamps)
-            run = self._receive()
+            frame = self._receive()
         self._look(self._own_stamps, LAST_LOOK_S)
-        self._become_worker(run["environ"], run["argv"], run["shown"])
+        return frame
 
     # --- imports ---
 
     def _prepare(self, modules: list[str], calls: list[str], path: str | None) -> None:
         folder = rallypoint_checks.find_folder()
         opened = set(rallypoint_checks.list_open())
+        streams = rallypoint_checks.find_streams()
         began_ns = time.monotonic_ns()
-        reads = rallypoint_checks.Reads()
+        reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
@@ -90,8 +115,8 @@ class Standby:
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
         self._main.end()
-        self._stamps, self._own_stamps = rallypoint_checks.stamp_modules()
-        refusal = rallypoint_checks.find_refusal(opened, folder) or reads.end()
+        self._stamps, self._own_stamps = stamps.end()
+        refusal = rallypoint_checks.find_refusal(opened, streams, folder) or reads.end()
         # A process that waits costs nothing, and should answer at once.
         refusal = refusal or self._priority.restore()
         self._send(
@@ -108,8 +133,7 @@ class Standby:
         began_s = time.monotonic()
         for path, stamp in stamps:
             if rallypoint_checks.stamp(path) != stamp:
-                self._send(type="stale", why=path + " has changed")
-                os._exit(0)
+                self._end(path + " has changed")
             if limit_s is not None and time.monotonic() - began_s > limit_s:
                 break  # the rest was looked at within LOOK_S
 
@@ -149,11 +173,14 @@ class Standby:
 
     def _become_worker(
         self, environ: dict[str, str], argv: list[str], shown: dict[str, str]
-    ) -> None:
+    ) -> dict[int, bytes]:
+        """Take what the agent has sent; return what to show first, by descriptor."""
+        if len(self._fds) != STREAMS:
+            raise OSError("an import has left no descriptor free for the output of a worker")
         kept = self._take_output()
         for name, text in shown.items():  # terminals, whose other end the agent has
             kept[int(name)] = text.encode("utf-8", "surrogateescape")
-        for target, fd in enumerate(self._fds[:3]):
+        for target, fd in enumerate(self._fds):
             os.dup2(fd, target, inheritable=True)
         for fd in self._fds:
             os.close(fd)
@@ -161,14 +188,7 @@ class Standby:
         self._main.forget()
         self._environment.replace(environ)
         rallypoint_main.set_arguments(argv)
-        self._send(type="running")
-        self._socket.close()
-        for fd, data in kept.items():
-            try:
-                while data:
-                    data = data[os.write(fd, data) :]
-            except OSError:  # no process reads it any more
-                pass
+        return kept
 
     # --- the socket ---
 
@@ -178,6 +198,11 @@ class Standby:
             self._socket.sendall(len(body).to_bytes(4, "big") + body)
         except OSError:  # the agent does not want this standby any more
             os._exit(0)
+
+    def _end(self, why: str, code: int = 0) -> NoReturn:
+        """Tell the agent why this standby cannot be used, and end."""
+        self._send(type="stale", why=why)
+        os._exit(code)
 
     def _receive(self) -> Any:
         """Return the next message; ends this process when the agent hangs up."""

@@ -8,11 +8,12 @@ RALLYPOINT_STANDBY_FD names a Unix stream socket to the agent. A frame is a 4-by
 and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escapes.
 
     to the agent     hello    {python}
-    from the agent   prepare  {modules, calls, path}    import, with `path` first on sys.path
+    from the agent   prepare  {modules, calls, path,    import, with `path` first on sys.path;
+                               program}                 the command line ends with `program`
     to the agent     ready    {failed: [{name, error}], took_ms, refusal}
     from the agent   look     {}                        whether an imported file was changed
     from the agent   run      {environ, argv, shown}, and the descriptors of stdin, stdout, stderr
-    to the agent     running {} or stale {why}          stale at any time while it waits
+    to the agent     running {} or stale {why}          stale at any time before; it ends then
 
 `shown` has what the imports have written to terminals, by descriptor: it is written again.
 
@@ -79,7 +80,11 @@ def main() -> None:
     environment = standby.rallypoint_main.Environment() if standby is not None else None
     outcome = _run_own()
     if standby is not None:
-        standby.Standby(int(fd), environment).wait()
+        try:
+            one = standby.Standby(int(fd), environment)
+        except OSError:  # a wrapper, or the user's sitecustomize, has closed the socket
+            os._exit(1)
+        one.wait()
     elif recorder is not None:
         sys.meta_path.insert(0, recorder.Recorder(record))
     if outcome is not None:  # also "no module named sitecustomize", which site passes over
