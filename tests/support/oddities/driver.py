@@ -216,9 +216,8 @@ class Run:
         await standby.is_known.wait()
         hurry = self._tasks.create_task(keep_fast(standby.pid))
         try:
-            ready = await standby.prepare(
-                self._case.warm, self._case.calls, self.shape.path, argv[self.shape.flags_end :]
-            )
+            standby.program = argv[self.shape.flags_end :]
+            ready = await standby.prepare(self._case.warm, self._case.calls, self.shape.path)
         finally:
             hurry.cancel()
         assert ready["type"] == "ready", ready
@@ -345,11 +344,16 @@ async def keep_fast(pid: int) -> None:
 
     On a busy one the import of torch would take minutes.
     """
-    group = Path("/proc", str(pid), "autogroup")
     while True:
-        with contextlib.suppress(OSError):  # it has ended, or sessions have no weights here
-            if os.sched_getscheduler(pid) == os.SCHED_IDLE:
-                os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
-            if not group.read_text().endswith(" nice 0\n"):
-                group.write_text("0")
+        restore_priority(pid)
         await asyncio.sleep(0.01)
+
+
+def restore_priority(pid: int) -> None:
+    """Give a process its usual policy, and its session the usual weight."""
+    group = Path("/proc", str(pid), "autogroup")
+    with contextlib.suppress(OSError):  # it has ended, or sessions have no weights here
+        if os.sched_getscheduler(pid) == os.SCHED_IDLE:
+            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+        if not group.read_text().endswith(" nice 0\n"):
+            group.write_text("0")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from msgspec import Struct, field
@@ -75,10 +76,9 @@ class Maker(Struct):
         Raises:
             OSError, WorkerHostError, ValueError: it cannot be started.
         """
-        standby = self._new(0)
         request = self._request(0)
-        standby.spawn(host, request._replace(argv=probe_command(request.argv, self.shape)))
-        return standby
+        argv = probe_command(request.argv, self.shape)
+        return self._spawn(host, 0, request._replace(argv=argv))
 
     async def await_probe(self, standby: Standby) -> None:
         """Wait for the answer of a probe.
@@ -107,8 +107,9 @@ class Maker(Struct):
         Raises:
             OSError, WorkerHostError, ValueError: it cannot be started.
         """
-        standby = self._new(rank)
-        standby.spawn(host, self._request(rank))
+        request = self._request(rank)
+        standby = self._spawn(host, rank, request)
+        standby.program = request.argv[self.shape.flags_end :]
         return standby
 
     async def prepare(self, standby: Standby) -> None:
@@ -148,9 +149,7 @@ class Maker(Struct):
 
             pacing = self.pace.begin(standby, add_stopped_s)
             try:
-                return await standby.prepare(
-                    modules, self.warmth.calls, self.shape.path, self._program(standby)
-                )
+                return await standby.prepare(modules, self.warmth.calls, self.shape.path)
             finally:
                 pacing.cancel()
                 await asyncio.wait((pacing,))
@@ -179,14 +178,16 @@ class Maker(Struct):
         if not self.warmth.is_auto:
             log.warning("standby_import_failed", name=name, error=error, then="workers try again")
 
-    def _program(self, standby: Standby) -> tuple[str, ...]:
-        return standby.request.argv[self.shape.flags_end :] if standby.request else ()
-
-    def _new(self, rank: int) -> Standby:
+    def _spawn(self, host: WorkerHost, rank: int, request: SpawnRequest) -> Standby:
         kinds = self.kinds.get(rank) or self.guess(rank)
         if Kind.OTHER in (kinds.out, kinds.err):
             raise OSError(f"the output of workers goes to {Kind.OTHER.value}")
-        return Standby(next(self._ids), rank, kinds, self.terminal_fd)
+        with ExitStack() as opened:
+            standby = Standby(next(self._ids), rank, kinds, self.terminal_fd)
+            opened.callback(standby.close)
+            standby.spawn(host, request)
+            opened.pop_all()
+        return standby
 
     def _request(self, rank: int) -> SpawnRequest:
         request = self.sample(rank)

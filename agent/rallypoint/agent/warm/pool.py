@@ -1,9 +1,6 @@
 """The standbys of a node: makes them, keeps them, and turns them into workers.
 
-policy.py decides when; this module carries it out. The standbys are children of a helper of their
-own, because the sweep of a round ends everything below the helper of that round. A start that uses
-standbys exchanges the two: the round runs below the helper that has them, and the other one, below
-which nothing is left, gets the next ones.
+policy.py decides when; this module carries it out. home.py has their processes.
 
 Whatever fails here costs a warm start, never a round.
 """
@@ -11,29 +8,17 @@ Whatever fails here costs a warm start, never a round.
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 
-from rallypoint.agent.helper.events import (
-    ORPHANS,
-    Blocked,
-    Clean,
-    Exited,
-    HelperLost,
-    HostEvent,
-    Spawned,
-    SpawnFailed,
-    SpawnRequest,
-    Swept,
-)
+from rallypoint.agent.helper.events import HostEvent, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
 from rallypoint.agent.output.kinds import Kind, Kinds, kind_of
 from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import Shape, arguments_of, find_difference
+from rallypoint.agent.warm.home import Exchange, Home
 from rallypoint.agent.warm.machine import read_memory_bytes, read_swapped_out
 from rallypoint.agent.warm.making import CannotMake, Maker
 from rallypoint.agent.warm.phase import Phase
@@ -51,7 +36,7 @@ _MIB = 1 << 20
 
 
 class Pool:
-    """The standbys of one node, and the helper below which they live."""
+    """The standbys of one node."""
 
     def __init__(
         self,
@@ -78,13 +63,7 @@ class Pool:
         self._inherited = inherited
         self._state = state
         self._tasks = tasks
-        self._launch = launch
-        self._host: WorkerHost | None = None
-        """Its helper; None: not started yet, or lost."""
-        self._lost: set[WorkerHost] = set()
-        """Helpers that have died, until their orphans are gone."""
-        self._standbys: dict[int, Standby] = {}
-        """All that have not ended, by id."""
+        self._home = Home(launch, self._on_ended)
         self._ready: dict[int, Standby] = {}
         """Those that wait, by local rank."""
         self._offered: dict[int, Standby] = {}
@@ -169,7 +148,7 @@ class Pool:
             case policy.Weigh():
                 self._tasks.create_task(self._weigh())
             case policy.End(rank):
-                self._end(self._ready.pop(rank))
+                self._home.end(self._ready.pop(rank))
             case policy.LogReady(workers, used):
                 took_s = time.monotonic() - (self._made_since_s or time.monotonic())
                 self._made_since_s = None
@@ -196,16 +175,13 @@ class Pool:
     async def _make(self, rank: int) -> None:
         standby: Standby | None = None
         try:
-            if self._host is None:
-                self._host = self._launch()
-                self._host.attach(partial(self._on_own_event, self._host))
             if not self._maker.has_probed:
-                standby = self._maker.probe(self._host)
-                self._standbys[standby.id] = standby
+                standby = self._maker.probe(self._home.open())
+                self._home.add(standby)
                 await self._maker.await_probe(standby)
-                self._end(standby)
-            standby = self._maker.begin(self._host, rank)
-            self._standbys[standby.id] = standby
+                self._home.end(standby)
+            standby = self._maker.begin(self._home.open(), rank)
+            self._home.add(standby)
             await self._maker.prepare(standby)
             if standby.exited is not None:
                 raise OSError(standby.find_why())
@@ -222,43 +198,24 @@ class Pool:
             self._post(policy.Made(rank))
         finally:
             if standby is not None:
-                self._end(standby)
+                self._home.end(standby)
 
     def _stop_making(self) -> None:
         if self._making is not None:
             self._making.cancel()
             self._making = None
 
-    def _end(self, standby: Standby) -> None:
-        """End a standby, whatever it does."""
-        standby.close()
-        host = standby.host
-        if standby.exited is None and host is not None and standby.id in self._standbys:
-            with suppress(WorkerHostError):  # the helper has died, and its children with it
-                host.signal(signal.SIGKILL, (standby.id,))
-
     def _end_offered(self) -> None:
         while self._offered:
-            self._end(self._offered.popitem()[1])
+            self._home.end(self._offered.popitem()[1])
 
     # --- what becomes of them ---
 
     def takes(self, event: HostEvent) -> bool:
         """Return whether an event is about a standby that has not become a worker; note it."""
-        match event:
-            case Spawned(worker_id=standby_id, pid=pid) if standby_id in self._standbys:
-                self._standbys[standby_id].pid = pid
-                self._standbys[standby_id].is_known.set()
-            case SpawnFailed(worker_id=standby_id, message=text) if standby_id in self._standbys:
-                self._standbys.pop(standby_id).failure = text
-            case Exited(worker_id=standby_id) if standby_id in self._standbys:
-                self._on_exited(self._standbys.pop(standby_id), event)
-            case _:
-                return False
-        return True
+        return self._home.takes(event)
 
-    def _on_exited(self, standby: Standby, event: Exited) -> None:
-        standby.exited = event
+    def _on_ended(self, standby: Standby) -> None:
         rank = standby.local_rank
         if self._ready.get(rank) is standby:
             del self._ready[rank]
@@ -266,29 +223,12 @@ class Pool:
             standby.close()
             self._post(policy.Lost(rank))
 
-    def _on_own_event(self, host: WorkerHost, event: HostEvent) -> None:
-        if self.takes(event):
-            return
-        match event:
-            case HelperLost(pid=pid):
-                log.warning("standby_helper_lost", pid=pid, then="only standbys are lost")
-                self._lost.add(host)
-                self._host = None
-            case Clean(token=token) if token == ORPHANS:
-                self._lost.discard(host)
-            case Blocked(pids=pids):
-                log.warning("standbys_survived", pids=pids, why="they do not die of SIGKILL")
-            case Swept(pids=pids):
-                log.warning("leftovers_killed", pids=pids, why="their agent is dead")
-            case _:
-                pass
-
     # --- a start ---
 
     def choose(
         self,
         requests: Mapping[int, SpawnRequest],
-        exchange: Callable[[WorkerHost], WorkerHost],
+        exchange: Exchange,
     ) -> dict[int, Standby]:
         """Return the standbys that become workers of the round that starts, by local rank.
 
@@ -296,10 +236,10 @@ class Pool:
 
         Args:
             requests: the workers, by local rank.
-            exchange: makes a helper the round's, and returns the one that was.
+            exchange: lets the round run below the standbys' helper.
         """
         chosen: dict[int, Standby] = {}
-        host = self._host
+        host = self._home.host
         for rank, request in sorted(requests.items()):
             kinds = Kinds(kind_of(request.stdout_fd), kind_of(request.stderr_fd))
             self._maker.kinds[rank] = kinds
@@ -312,9 +252,9 @@ class Pool:
             else:
                 chosen[rank] = self._offered.pop(rank)
         self._end_offered()
-        if chosen and host is not None:
-            self._host = exchange(host)
-            self._host.attach(partial(self._on_own_event, self._host))
+        if chosen and not self._home.exchange(exchange):
+            self.abandon(chosen)
+            return {}
         return chosen
 
     def _find_hindrance(self, standby: Standby, request: SpawnRequest, kinds: Kinds) -> str:
@@ -334,39 +274,42 @@ class Pool:
             requests: the workers, by local rank.
         """
         ranks = sorted(chosen)
-        for rank in ranks:  # all of them work on it before the time of the first begins to count
-            self._ask(chosen[rank], requests[rank])
-        runs = [self._tasks.create_task(chosen[rank].answer()) for rank in ranks]
-        await asyncio.wait(runs, timeout=RUN_LIMIT_S)
+        # All of them work on it before the time of the first begins to count.
+        refusals = [self._ask(chosen[rank], requests[rank]) for rank in ranks]
+        answers = [self._tasks.create_task(chosen[rank].answer()) for rank in ranks]
+        try:
+            await asyncio.wait(answers, timeout=RUN_LIMIT_S)
+        finally:  # also of a round that was stopped: no answer may be waited for without end
+            for answer in answers:
+                answer.cancel()
         running: dict[int, Standby] = {}
-        for rank, run in zip(ranks, runs, strict=True):
+        for rank, refusal, answer in zip(ranks, refusals, answers, strict=True):
             standby = chosen[rank]
-            if run.done():
-                why = run.result()
-            else:
-                run.cancel()
-                why = f"it did not answer within {RUN_LIMIT_S * 1000:.0f} ms"
-                why = "" if standby.refuse() else why
+            why = refusal or _find_why(standby, answer)
             if why:
                 log.info("standby_not_used", local_rank=rank, why=why)
-                self._end(standby)
+                self._home.end(standby)
             else:
                 running[rank] = standby
         return running
 
-    def _ask(self, standby: Standby, request: SpawnRequest) -> None:
+    def _ask(self, standby: Standby, request: SpawnRequest) -> str:
+        """Let a standby become a worker; return why it cannot be asked, or ""."""
         stdio = (request.stdin_fd, request.stdout_fd, request.stderr_fd)
-        standby.ask(request.env, arguments_of(request.argv, self._shape), stdio)
+        try:
+            standby.ask(request.env, arguments_of(request.argv, self._shape), stdio)
+        except ValueError as error:  # a plug-in has set a variable that cannot be encoded
+            return str(error)
+        return ""
 
     def hand_over(self, standby: Standby) -> None:
         """Give up a standby that is a worker now: its next events are those of a worker."""
-        standby.close()
-        self._standbys.pop(standby.id, None)
+        self._home.release(standby)
 
     def abandon(self, chosen: Mapping[int, Standby]) -> None:
         """End standbys whose round was stopped before they were workers."""
         for standby in chosen.values():
-            self._end(standby)
+            self._home.end(standby)
 
     def note_record(self, rank: int, path: str) -> None:
         """Note in which file a cold worker records what it imports."""
@@ -379,7 +322,13 @@ class Pool:
         self._stop_making()
         if self._timer is not None:
             self._timer.cancel()
-        for standby in self._standbys.values():
-            standby.close()
-        hosts = [*self._lost] if self._host is None else [*self._lost, self._host]
-        await asyncio.gather(*(host.close() for host in hosts))
+        await self._home.close()
+
+
+def _find_why(standby: Standby, answer: asyncio.Task[str]) -> str:
+    """Return why a standby that was asked does not run, or "" if it does."""
+    if answer.done():
+        return answer.result()
+    if standby.refuse():
+        return ""
+    return f"it did not answer within {RUN_LIMIT_S * 1000:.0f} ms"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from rallypoint.agent.helper.frames import Decoder, encode, to_wire
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.kinds import Kind, Kinds, open_like
 from rallypoint.agent.warm.command import SOCKET_NUMBER
+from rallypoint.base.signal_names import find_signal_name
 
 KEPT_BYTES = 64 * 1024
 """How much output of the imports to a terminal is kept."""
@@ -53,6 +53,8 @@ class Standby:
         """0 until it was spawned."""
         self.request: SpawnRequest | None = None
         """What it was started with."""
+        self.program: tuple[str, ...] = ()
+        """How its command line ends: the script, or -m and a module, and the arguments."""
         self.is_known = asyncio.Event()
         """Set once its helper has answered whether it was spawned."""
         self.exited: Exited | None = None
@@ -172,7 +174,7 @@ class Standby:
         self._loop.remove_reader(self._socket)
 
     async def prepare(
-        self, modules: Sequence[str], calls: Sequence[str], path: str | None, program: Sequence[str]
+        self, modules: Sequence[str], calls: Sequence[str], path: str | None
     ) -> dict[str, Any]:
         """Let it import and call; return what became of that.
 
@@ -180,7 +182,6 @@ class Standby:
             modules: to import.
             calls: functions to call then.
             path: what is first on sys.path meanwhile; None: nothing.
-            program: the end of its command line: the script and its arguments.
 
         Raises:
             Hangup: it has ended.
@@ -191,7 +192,7 @@ class Standby:
                 "modules": [to_wire(name) for name in modules],
                 "calls": [to_wire(call) for call in calls],
                 "path": None if path is None else to_wire(path),
-                "program": [to_wire(word) for word in program],
+                "program": [to_wire(word) for word in self.program],
             }
         )
         try:
@@ -214,6 +215,9 @@ class Standby:
             environ: the whole environment of the worker.
             argv: what follows the script in its command line.
             stdio: its standard streams, borrowed for the call.
+
+        Raises:
+            ValueError: environment or arguments cannot be encoded, or exceed a frame.
         """
         frame = encode(
             {
@@ -251,9 +255,13 @@ class Standby:
         self._read_rest()
         for message in self._messages:
             return understand(message)
-        if self.exited is not None and self.exited.signal is not None:
-            return f"it was killed by {signal.Signals(self.exited.signal).name}"
-        return "it has ended"
+        match self.exited:
+            case Exited(signal=int(number)):
+                return f"it was killed by {find_signal_name(number) or f'signal {number}'}"
+            case Exited(exit_code=int(code)) if code:
+                return f"it has ended with exit code {code}"
+            case _:
+                return "it has ended"
 
     def _take_kept(self) -> dict[str, str]:
         """Return what it has written to terminals, by descriptor; nothing is kept from now on."""
@@ -275,6 +283,8 @@ class Standby:
         if not self._is_hung_up:
             self._hang_up()
         self._arrived.set()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_writer(self._socket)  # of a request that was not sent completely
         self._socket.close()
         self._theirs.close()
         self._close_files()

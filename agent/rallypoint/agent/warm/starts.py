@@ -16,6 +16,7 @@ from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import RECORD_ENV, Shape, Warmth, with_hook
+from rallypoint.agent.warm.home import Exchange
 from rallypoint.agent.warm.machine import find_limit_bytes
 from rallypoint.agent.warm.making import Maker
 from rallypoint.agent.warm.pacing.pace import Pace
@@ -45,8 +46,7 @@ class WarmStarts(Struct):
     """Lets the standbys of a pool become the workers of rounds."""
 
     pool: Pool
-    exchange: Callable[[WorkerHost], WorkerHost]
-    """Makes a helper the round's, and returns the one that was."""
+    exchange: Exchange
     adopt: Adopt
     records: bool = False
     """Workers that start cold record what they import."""

@@ -306,8 +306,10 @@ class Supervisor:
         if standby.exited is not None:
             self._on_event(standby.exited)
 
-    def _exchange(self, host: WorkerHost) -> WorkerHost:
+    def _exchange(self, host: WorkerHost) -> WorkerHost | None:
         """Let the round run below another helper; return the one that was meant for it."""
+        if not self.host.takes_requests:  # lost: it is replaced once everything below it is gone
+            return None
         before, self.host = self.host, host
         host.attach(self._on_event)
         if self._fence_at_ms is not None:
