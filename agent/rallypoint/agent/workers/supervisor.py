@@ -37,6 +37,7 @@ from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.notices import NoticeWriter
 from rallypoint.agent.workers.own_folder import Folders, OwnFolder
+from rallypoint.agent.workers.signals.delivery import Delivery
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
@@ -92,10 +93,8 @@ class Supervisor:
         """By worker id, until their exit."""
         self._changed = asyncio.Event()
         """Set when a worker has ended."""
-        self._round, self._size = 0, 0
-        """Number of the last round, and how many workers it has here."""
-        self._early: list[tuple[Callable[[int], None], int]] = []
-        """Signals to workers that the helper does not know yet."""
+        self._size = 0
+        """How many workers the last round has here."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
         self._is_hostless = False
@@ -132,6 +131,14 @@ class Supervisor:
             refuse=self._refuse,
             files=self._files,
             began=self._on_began,
+        )
+        self._signals = Delivery(
+            send=lambda signum, alone: self._request(lambda: self.host.signal(signum, alone=alone)),
+            is_starting=lambda: self._launcher.is_starting,
+            workers=self._workers,
+            exits=self._exits,
+            notices=self._notices,
+            tasks=tasks,
         )
         self._warm: WarmStarts | None = None
         if warm is not None:
@@ -176,8 +183,8 @@ class Supervisor:
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._round, self._size = order.number, order.assignment.local_world_size
-        self._early.clear()
+        self._size = order.assignment.local_world_size
+        self._signals.begin(order.number)
         self._enter(Phase.STARTING)
         self._launcher.start(order)
 
@@ -188,39 +195,11 @@ class Supervisor:
         """
         self._enter(Phase.STOPPING)
         self._launcher.stop()
-        if self._is_early(self.signal, signum):
-            return
-        fresh = [worker for worker in self._workers.values() if not worker.is_signalled]
-        for worker in fresh:
-            worker.is_signalled = True
-        if self._notices.is_writing or any(worker.output.is_file for worker in fresh):
-            self.tasks.create_task(self._look_and_signal(signum, fresh, self._round))
-            return
-        for worker in fresh:
-            worker.look()
-        self._request(lambda: self.host.signal(signum))
-
-    async def _look_and_signal(self, signum: int, fresh: Sequence[Worker], number: int) -> None:
-        await self._exits.look(fresh)
-        await self._notices.written()
-        if number == self._round:  # else no process is left of the workers that it was meant for
-            self._request(lambda: self.host.signal(signum))
+        self._signals.signal(signum)
 
     def forward(self, signum: int) -> None:
-        """Signal the process of every live worker, but not the processes that it started.
-
-        The children of a data loader would die of a signal that only their parent handles.
-        """
-        if not self._is_early(self.forward, signum):
-            self._request(lambda: self.host.signal(signum, alone=True))
-
-    def _is_early(self, send: Callable[[int], None], signum: int) -> bool:
-        """Keep a signal for workers whose files are still prepared, as the kernel would: once."""
-        if not self._launcher.is_starting:
-            return False
-        if (send, signum) not in self._early:
-            self._early.append((send, signum))
-        return True
+        """Signal the process of every live worker, but not the processes that it started."""
+        self._signals.forward(signum)
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
@@ -323,9 +302,8 @@ class Supervisor:
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
         self._enter(Phase.RUNNING)
-        early, self._early = self._early, []
-        for send, signum in early:  # the helper has the requests for the workers
-            send(signum)
+        for signum, is_alone in self._signals.take_early():  # the helper has the requests by now
+            (self.forward if is_alone else self.signal)(signum)
         if not self._has_swept_folders:  # after the first start, because no worker has to wait
             self._has_swept_folders = True
             self.tasks.create_task(self._folders.remove_dead())

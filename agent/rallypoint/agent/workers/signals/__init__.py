@@ -1,0 +1,1 @@
+"""Signals to the workers of a round."""
