@@ -40,6 +40,8 @@ REPEATS_MIN = 5
 PAUSE_S = 1.0
 """How long a world runs before it is harmed, at least."""
 COST_LIMIT_S = 600.0
+WORKERS = 2
+"""Workers of each of the two nodes."""
 SIZES = (1, 4, 8)
 """Workers of a node whose standbys are weighed."""
 PARTS = (*(loss.value for loss in Loss), "memory", "cost")
@@ -89,7 +91,8 @@ def measure(arguments: argparse.Namespace, nvidia: Path | None) -> Results:
         for _ in range(arguments.turns):
             for series in found:
                 repeats = -(-arguments.repeats // arguments.turns)
-                losses.measure(series, repeats, nvidia or Path(sys.executable), PAUSE_S)
+                python = nvidia or Path(sys.executable)
+                losses.measure(series, repeats, arguments.workers, python, PAUSE_S)
         results.series += found
     if "memory" in arguments.only:
         results.memory = [memory.measure(size) for size in arguments.sizes]
@@ -128,6 +131,9 @@ def parse_arguments() -> argparse.Namespace:
         choices=[one.name.lower() for one in Launcher],
         help="leave the others out",
     )
+    parser.add_argument(
+        "--workers", type=int, default=WORKERS, help="of each node, where something is killed"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument(
         "--cost-limit", type=float, default=COST_LIMIT_S, help="seconds for the cost, at most"
@@ -143,8 +149,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples here")
     arguments = parser.parse_args()
-    if arguments.repeats < 1 or arguments.turns < 1:
-        parser.error("--repeats and --turns must be at least 1")
+    if min(arguments.repeats, arguments.turns, arguments.workers) < 1:
+        parser.error("--repeats, --turns and --workers must be at least 1")
     return arguments
 
 

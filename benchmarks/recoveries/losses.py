@@ -18,7 +18,7 @@ from recoveries.launchers import Crew, Launcher
 from recoveries.marks import Marks, Moments
 from recoveries.timeline import Round, read_rounds
 
-NODES, WORKERS = 2, 2
+NODES = 2
 START_LIMIT_S = 120.0
 """Longest wait for the first world."""
 BACK_LIMIT_S = 90.0
@@ -54,32 +54,33 @@ class Series:
     failures: list[str] = field(default_factory=list)
 
 
-def measure(series: Series, repeats: int, nvidia: Path, pause_s: float) -> None:
+def measure(series: Series, repeats: int, workers: int, nvidia: Path, pause_s: float) -> None:
     """Start a job, repeat the loss, and end the job; note what was measured.
 
     Args:
         series: names the launcher and the loss.
         repeats: how often.
+        workers: of each node.
         nvidia: the Python of the environment with NVIDIA's launcher.
         pause_s: how long a world runs before it is harmed.
     """
     wanted = len(series.main_s) + repeats
     while len(series.main_s) < wanted and len(series.failures) < FAILURES_MAX:
         try:
-            _measure(series, wanted - len(series.main_s), nvidia, pause_s)
+            _measure(series, wanted - len(series.main_s), workers, nvidia, pause_s)
         except MeasurementFailed as error:
             where = f"{series.launcher}, {series.loss}"
             print(f"{where}: {error}", *getattr(error, "__notes__", ()), file=sys.stderr)
             series.failures.append(str(error))
 
 
-def _measure(series: Series, repeats: int, nvidia: Path, pause_s: float) -> None:
+def _measure(series: Series, repeats: int, workers: int, nvidia: Path, pause_s: float) -> None:
     with Trial() as trial:
         marks = Marks(trial.folder)
-        crew = Crew(trial, series.launcher, marks.command, WORKERS, nvidia)
+        crew = Crew(trial, series.launcher, marks.command, workers, nvidia)
         for _ in range(NODES):
             crew.add()
-        world = marks.await_world(NODES * WORKERS, (), START_LIMIT_S, _ends(crew))
+        world = marks.await_world(NODES * workers, (), START_LIMIT_S, _ends(crew))
         if series.loss is Loss.AGENT:
             crew.add()  # the spare
         seen: set[int] = set(world.pids)
@@ -87,7 +88,7 @@ def _measure(series: Series, repeats: int, nvidia: Path, pause_s: float) -> None
             crew.await_ready()
             time.sleep(pause_s)
             killed_ns = _harm(crew, series.loss, world)
-            world = marks.await_world(NODES * WORKERS, seen, BACK_LIMIT_S, _ends(crew))
+            world = marks.await_world(NODES * workers, seen, BACK_LIMIT_S, _ends(crew))
             seen.update(world.pids)
             series.main_s.append((world.main_ns - killed_ns) / 1e9)
             text = f"main {series.main_s[-1]:.3f} s"

@@ -69,6 +69,14 @@ CASES = (
         warm=("own",),
         says="'2'",
     ),
+    Case(
+        "start-argv-taken-by-import",
+        "import own, sys; print(own.TAKEN, sys.argv, sys.orig_argv[-3:])",
+        {"own.py": "import sys\nTAKEN = sys.argv.pop(1)"},
+        args=("--own", "1", "2"),
+        warm=("own",),
+        says="--own",
+    ),
     Case("start-module", "", {"tool.py": WHOLE}, script="tool", is_module=True, args=("1",)),
     Case(
         "start-module-in-package",

@@ -111,11 +111,16 @@ def is_program(words: list[str]) -> bool:
     return own[len(own) - len(wanted) :] == wanted
 
 
-def set_arguments(arguments: list[str]) -> None:
-    """Set the words that follow the script."""
-    if not arguments:
-        return
+def set_arguments(before: list[str], arguments: list[str]) -> None:
+    """Set the words that follow the script.
+
+    Args:
+        before: sys.argv before the imports. An import may have changed it since.
+        arguments: of the worker.
+    """
     words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in arguments]
+    if not words or before[-len(words) :] == words:
+        return
     sys.argv[-len(words) :] = words
     original = getattr(sys, "orig_argv", None)  # since Python 3.10
     if original is not None:

@@ -62,6 +62,7 @@ class Standby:
         """Those that are not installed: the user's own."""
         self._priority = rallypoint_priority.Priority()
         self._environment = environment
+        self._argv = list(sys.argv)
 
     def wait(self) -> None:
         """Import what the agent asks for, then return when this process is a worker.
@@ -187,7 +188,7 @@ class Standby:
         rallypoint_main.reopen_stdin()
         self._main.forget()
         self._environment.replace(environ)
-        rallypoint_main.set_arguments(argv)
+        rallypoint_main.set_arguments(self._argv, argv)
         return kept
 
     # --- the socket ---
