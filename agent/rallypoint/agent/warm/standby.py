@@ -22,7 +22,9 @@ from rallypoint.agent.warm.command import SOCKET_NUMBER
 from rallypoint.base.signal_names import find_signal_name
 
 KEPT_BYTES = 64 * 1024
-"""How much output of the imports to a terminal is kept."""
+"""How much output of the imports to a pipe or a terminal is kept."""
+_READS_MAX = 64
+"""How often the last of it is read: a terminal gives 4 KiB or less at a time."""
 _READ_BYTES = 64 * 1024
 _LOOK = encode({"type": "look"})
 
@@ -74,10 +76,9 @@ class Standby:
         self._kept = (bytearray(), bytearray())
         self._fds: list[int] = []
         """What stands for its output, until it was spawned."""
-        self._ends: list[int] = []
-        """Other ends of what stands for its output."""
-        self._terminals: list[tuple[int, int]] = []
-        """Those of them that are terminals, with the place of what is kept."""
+        self._ends: list[tuple[int, int]] = []
+        """Other ends of what stands for its output, with the place of what is kept. Without a
+        reader an import that prints much would never end."""
         with ExitStack() as opened:
             self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             opened.callback(self.close)
@@ -90,23 +91,23 @@ class Standby:
     def _open(self, kind: Kind, at: int, terminal_fd: int) -> int:
         fd, end = open_like(kind, terminal_fd)
         if end >= 0:
-            self._ends.append(end)
-        if kind is Kind.TERMINAL:  # its room is small; a pipe's reader is the standby itself
+            self._ends.append((end, at))
             os.set_blocking(end, False)
-            self._terminals.append((end, at))
             self._loop.add_reader(end, self._keep, end, at)
         return fd
 
-    def _keep(self, fd: int, at: int) -> None:
+    def _keep(self, fd: int, at: int) -> bool:
+        """Read some of its output; return whether there may be more now."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:  # EIO: every writer has closed it
             data = b""
         if not data:
             self._loop.remove_reader(fd)
         self._kept[at].extend(data[: KEPT_BYTES - len(self._kept[at])])
+        return bool(data)
 
     def spawn(self, host: WorkerHost, request: SpawnRequest) -> None:
         """Ask a helper for the process.
@@ -264,17 +265,18 @@ class Standby:
                 return "it has ended"
 
     def _take_kept(self) -> dict[str, str]:
-        """Return what it has written to terminals, by descriptor; nothing is kept from now on."""
-        for end, at in self._terminals:
-            self._keep(end, at)
+        """Return what it has printed, by descriptor; nothing is kept from now on."""
+        for end, at in self._ends:
+            for _ in range(_READS_MAX):
+                if not self._keep(end, at):
+                    break
             self._loop.remove_reader(end)
         texts = (kept.decode("utf-8", "surrogateescape") for kept in self._kept)
         return {str(fd): text for fd, text in enumerate(texts, 1) if text}
 
     def _stop_keeping(self) -> None:
-        self._terminals.clear()
         while self._ends:
-            end = self._ends.pop()
+            end, _ = self._ends.pop()
             self._loop.remove_reader(end)
             os.close(end)
 

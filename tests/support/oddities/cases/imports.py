@@ -75,6 +75,13 @@ CASES = (
         differs=Difference("up to 64 KiB", "xxend\nscript", "xxscript"),
     ),
     Case(
+        "import-prints-far-too-much",
+        "import loud; print('script')",
+        {"loud.py": "print('x' * 3_000_000 + 'end')"},
+        warm=("loud",),
+        differs=Difference("up to 64 KiB", "xxend\nscript", "xxscript"),
+    ),
+    Case(
         "import-prints-late",
         "print('script'); import loud",
         {"loud.py": "print('loud')"},

@@ -33,8 +33,6 @@ else:  # in a standby: beside this file, which is first on sys.path
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 KEPT_BYTES = 64 * 1024
 """How much output of the imports is kept, for each of stdout and stderr."""
-PIPE_BYTES = 1024 * 1024
-"""Room for output of the imports in a pipe; an import that prints more never ends."""
 LOOK_S = 60.0
 """How often a standby looks whether a file that it has imported was changed, if it is not asked."""
 LAST_LOOK_S = 0.02
@@ -44,7 +42,6 @@ HIGH_FD = 64
 """Own descriptors are above this number if the limit allows it; the socket is just below."""
 STREAMS = 3
 """Descriptors that come with the frame that asks for a worker."""
-F_SETPIPE_SZ = 1031  # fcntl has it since Python 3.10
 
 
 class Standby:
@@ -55,7 +52,7 @@ class Standby:
         os.set_inheritable(fd, False)
         self._socket = _socket.socket(fileno=fd)
         self._fds: list[int] = []
-        self._kept: list[tuple[int, int, bool]] = []
+        self._kept: list[tuple[int, int]] = []
         self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
         """Every file that was imported."""
         self._own_stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
@@ -120,6 +117,7 @@ class Standby:
         refusal = rallypoint_checks.find_refusal(opened, streams, folder) or reads.end()
         # A process that waits costs nothing, and should answer at once.
         refusal = refusal or self._priority.restore()
+        _flush()
         self._send(
             type="ready",
             failed=failed,
@@ -141,32 +139,17 @@ class Standby:
     # --- output ---
 
     def _keep_output(self) -> None:
-        """Let the output of the imports wait in its pipe, or its file, for the worker's."""
+        """Let output of the imports to a file wait there; other output the agent keeps."""
         for fd in (1, 2):
-            mode = os.fstat(fd).st_mode
-            if stat.S_ISFIFO(mode):
-                reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
-                try:
-                    fcntl.fcntl(reader, F_SETPIPE_SZ, PIPE_BYTES)
-                except OSError:  # this user's pipes have no more room
-                    pass
-                self._kept.append((fd, _move_up(reader), False))
-            elif stat.S_ISREG(mode):
-                self._kept.append((fd, _move_up(os.dup(fd)), True))
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                self._kept.append((fd, _move_up(os.dup(fd))))
 
     def _take_output(self) -> dict[int, bytes]:
-        """Return what the imports have written to stdout and stderr."""
+        """Return what the imports have written to files as stdout and stderr."""
+        _flush()
         kept: dict[int, bytes] = {}
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:  # noqa: BLE001, S110 - closed, or replaced by an import
-                pass
-        for fd, reader, is_file in self._kept:
-            try:
-                kept[fd] = os.pread(reader, KEPT_BYTES, 0) if is_file else _read(reader)
-            except BlockingIOError:
-                kept[fd] = b""
+        for fd, reader in self._kept:
+            kept[fd] = os.pread(reader, KEPT_BYTES, 0)
             os.close(reader)
         return kept
 
@@ -179,7 +162,7 @@ class Standby:
         if len(self._fds) != STREAMS:
             raise OSError("an import has left no descriptor free for the output of a worker")
         kept = self._take_output()
-        for name, text in shown.items():  # terminals, whose other end the agent has
+        for name, text in shown.items():  # pipes and terminals, whose other ends the agent has
             kept[int(name)] = text.encode("utf-8", "surrogateescape")
         for target, fd in enumerate(self._fds):
             os.dup2(fd, target, inheritable=True)
@@ -256,14 +239,9 @@ def _move_up(fd: int) -> int:
     return moved
 
 
-def _read(fd: int) -> bytes:
-    data = b""
-    while len(data) < KEPT_BYTES:
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
         try:
-            part = os.read(fd, KEPT_BYTES - len(data))
-        except BlockingIOError:
-            break
-        if not part:
-            break
-        data += part
-    return data
+            stream.flush()
+        except Exception:  # noqa: BLE001, S110 - closed, or replaced by an import
+            pass

@@ -15,7 +15,8 @@ and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escap
     from the agent   run      {environ, argv, shown}, and the descriptors of stdin, stdout, stderr
     to the agent     running {} or stale {why}          stale at any time before; it ends then
 
-`shown` has what the imports have written to terminals, by descriptor: it is written again.
+`shown` has what the imports have written to pipes and terminals, by descriptor; the worker writes
+it again.
 
 RALLYPOINT_STANDBY_RECORD names a file instead: the names of all modules that the program imports
 are appended to it, for the standbys of a later round.
