@@ -16,6 +16,7 @@ from rallypoint.agent.output.kinds import Kind, Kinds
 from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import Shape, Warmth
 from rallypoint.agent.warm.making import Maker
+from rallypoint.agent.warm.pacing.pace import Pace
 from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.warm.pool import Pool
 from rallypoint.agent.warm.standby import Standby
@@ -67,6 +68,7 @@ class Table:
             sample=lambda rank: self.request,
             guess=lambda rank: FILES,
             terminal_fd=-1,
+            pace=Pace(lambda: 0, tasks),
         )
         state = policy.begin(1, 1, 0, can_import=True)
         self.pool = Pool(
