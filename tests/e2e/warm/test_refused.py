@@ -100,12 +100,29 @@ def test_module_that_cannot_be_imported_is_left_to_the_worker(world: World) -> N
     ]
 
 
+def wrapper(world: World, *lines: str) -> str:
+    """Return a program for PYTHON_EXEC that consists of these lines."""
+    path = Path(world.folder, "wrapped-python")
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_wrapper_that_runs_something_before_starts_every_worker_cold(world: World) -> None:
+    """Its first Python must not wait in place of the worker's: the script would run in no round."""
+    lines = f"{sys.executable} -c 'import sys' || exit", f'exec {sys.executable} "$@"'
+    room = Room(world, nproc=1, env={"PYTHON_EXEC": wrapper(world, *lines)})
+    room.agent.wait_event("standby_not_made", why="PYTHON_EXEC")
+
+    assert world.mailbox.started() == []
+    assert len(room.begin_round()) == 1
+    assert room.agent.events("standbys_ready") == []
+
+
 def test_interpreter_that_runs_no_hook_starts_every_worker_cold(world: World) -> None:
     """The user's script never runs in a probe: nothing starts before the round."""
-    python = Path(world.folder, "isolated-python")
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    room = Room(world, nproc=1, env={"PYTHON_EXEC": str(python)})
+    python = wrapper(world, f'exec {sys.executable} -I "$@"')
+    room = Room(world, nproc=1, env={"PYTHON_EXEC": python})
     room.agent.wait_event("standbys_disabled", why="does not run sitecustomize")
 
     assert world.mailbox.started() == []
