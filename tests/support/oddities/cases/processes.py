@@ -42,6 +42,16 @@ CASES = (
         says="parent 3",
     ),
     Case(
+        "process-forked-by-import",
+        "import own; print(own.STATUS)",
+        {
+            "own.py": "import os, sys\npid = os.fork()\nif not pid: sys.exit(3)\n"
+            "STATUS = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+        },
+        warm=("own",),
+        says="^3",
+    ),
+    Case(
         "process-no-children", "import os\ntry: os.wait()\nexcept ChildProcessError as e: print(e)"
     ),
     Case(

@@ -107,10 +107,14 @@ class Standby:
         reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
+        pid = os.getpid()
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
             try:
                 act(name)
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
+                if os.getpid() != pid:  # an import has forked this process, which ends here
+                    _flush()
+                    os._exit(_exit_code(error))
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
@@ -227,6 +231,12 @@ def _call(name: str) -> None:
     for part in path.split("."):
         function = getattr(function, part)
     function()
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 255
+    return 1
 
 
 def _move_up(fd: int) -> int:
