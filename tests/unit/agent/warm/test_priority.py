@@ -14,7 +14,9 @@ from rallypoint.agent.in_worker import STANDBY
 from rallypoint.agent.warm.priority import end_low_priority
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
+if "ignore" in sys.argv:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 sys.path.insert(0, sys.argv[1])
 from rallypoint_priority import Priority
 one = Priority()
@@ -38,9 +40,9 @@ LOW = {str(os.SCHED_IDLE), str(os.SCHED_BATCH)}
 class Child:
     """A process that changes its priority on request."""
 
-    def __init__(self, *, is_leader: bool) -> None:
+    def __init__(self, *words: str, is_leader: bool) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, STANDBY],
+            [sys.executable, "-c", PROGRAM, STANDBY, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -88,6 +90,16 @@ def test_session_of_others_keeps_its_priority() -> None:
 
     assert policy in LOW
     assert nice == child.before[1]
+    assert child.do("restore") == child.before
+    child.end()
+
+
+def test_program_that_ignores_its_children_keeps_its_way_back() -> None:
+    """Whether it may leave SCHED_IDLE cannot be found out then, so it does not enter it."""
+    child = Child("ignore", is_leader=True)
+    policy, _ = child.do("lower")
+
+    assert policy == str(os.SCHED_BATCH)
     assert child.do("restore") == child.before
     child.end()
 

@@ -71,7 +71,8 @@ class Pace(Struct):
                     is_low = False
                     if has_room:
                         _log_delay(standby)
-                    await end_low_priority(standby.pid)
+                    if standby.exited is None:  # else the pid may be another's
+                        await end_low_priority(standby.pid)
                 _signal(standby, signal.SIGCONT)
                 add_stopped_s(time.monotonic() - begun_s)
                 await asyncio.sleep(FREE_S if has_room else BURST_S)

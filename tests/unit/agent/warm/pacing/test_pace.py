@@ -53,6 +53,7 @@ class Stopped:
     id: int = -4
     local_rank: int = 0
     pid: int = 4
+    exited: None = None
 
 
 @pytest.fixture(autouse=True)
