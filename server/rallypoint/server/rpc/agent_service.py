@@ -20,7 +20,6 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status
 from rallypoint.server.rpc.guards import limits
@@ -160,7 +159,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         if isinstance(opened, Status):
             return opened
         try:
-            return await self._carry(opened.hello, context, opened.outbox)
+            return await self._carry(opened, context)
         finally:
             if self.connections.close(opened):
                 await self._note_end(opened)
@@ -175,55 +174,42 @@ class AgentService(agent_grpc.AgentServiceServicer):
         if entry is None or not entry.is_revoked:
             await note_ends([Ended(self._coordinator, inputs.Broken(connection.sender))])
 
-    async def _carry(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> Status | None:
+    async def _carry(self, connection: Connection, context: _Context) -> Status | None:
         """Read and write until either side ends; return the status to end with, if any."""
-        try:
-            await self._coordinator.submit(hello)
-        except BaseException:
-            self._outboxes.withdraw(outbox)
-            raise
+        outbox = connection.outbox
+        await self.connections.submit(connection)
         async with asyncio.TaskGroup() as tasks:
-            reader = tasks.create_task(self._read_all(hello, context, outbox))
+            reader = tasks.create_task(self._read_all(connection, context))
             await self._write(context, outbox)
             reader.cancel()
         if outbox.failure is not None:
             raise outbox.failure
         return outbox.end
 
-    async def _read_all(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
+    async def _read_all(self, connection: Connection, context: _Context) -> None:
         """Read until the stream ends; leave an exception to the writer.
 
         Raised here, it would cancel a write in progress. Then gRPC does not know whether the
         initial metadata was sent, cannot send a status, and the stream stays open for ever.
         """
         try:
-            await self._read(hello, context, outbox)
+            await self._read(connection, context)
         except Exception as error:  # noqa: BLE001  # `_carry` raises it
-            outbox.failure = error
-            outbox.wake.set()
+            connection.outbox.failure = error
+            connection.outbox.wake.set()
 
-    async def _read(self, hello: inputs.Hello, context: _Context, outbox: Outbox) -> None:
-        session, connection = hello.identity.session, hello.connection
-        is_leaving = False
+    async def _read(self, connection: Connection, context: _Context) -> None:
+        outbox = connection.outbox
         try:
             while (envelope := await context.read()) is not _EOF:
-                require_sender(envelope, session, connection)
-                workers = hello.identity.local_world_size
-                report = to_report(envelope, workers, self.connections.clock_ms())
-                if report is not None:
-                    is_leaving = is_leaving or isinstance(report, inputs.Goodbye)
-                    await self._coordinator.submit(report)
-                else:
-                    self._coordinator.hear(to_heartbeat(envelope))
-                    if envelope.epoch <= self._state.epoch:  # else the core ends the stream
-                        outbox.acknowledge_heartbeat(envelope.heartbeat.number)
+                await self.connections.take(connection, envelope)
         except InvalidMessage as invalid:
             log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
             outbox.finish(invalid_status(invalid.path, invalid.problem))
             return
         except grpc.aio.UsageError:
-            is_leaving = False  # the stream is gone
-        if is_leaving:
+            connection.is_leaving = False  # the stream is gone
+        if connection.is_leaving:
             # The peer may end its side after its Goodbye. The writer's end cancels this wait.
             await asyncio.sleep(FAREWELL_S_MAX)
         outbox.ended = True

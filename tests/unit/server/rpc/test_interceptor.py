@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
-from rallypoint.server.rpc import agent_service, envelopes, job_service
+from rallypoint.server.rpc import envelopes, job_service
+from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -126,7 +127,7 @@ async def test_bug_in_a_session(
         good = await server.join("good", 1)
         if name == "to_report":
             bad = await server.join("bad", 2)
-            plant(monkeypatch, agent_service, name, lambda m, *_: m.session_id == bad_id)
+            plant(monkeypatch, connections, name, lambda m, *_: m.session_id == bad_id)
             await bad.report(succeeded=agent_pb2.Succeeded(round=1))
         else:
             plant(monkeypatch, envelopes, name, lambda _: True)
