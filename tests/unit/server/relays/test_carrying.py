@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.outbox import Outbox
 from rallypoint.server.rpc.relays import carrying
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc
@@ -76,11 +81,60 @@ async def test_faulty_hello_is_refused_alone(relay: HandRelay) -> None:
     """One that breaks the contract, and one that is no message."""
     wrong = opening(2, "")
     nonsense = Entry(stream=3, opening=agent_pb2.RelayedOpening(hello=b"\xff\xff"))
-    await relay.send(opening(1), wrong, nonsense, beat(2))
+    empty = Entry(stream=4, opening=agent_pb2.RelayedOpening())
+    await relay.send(opening(1), wrong, nonsense, empty, beat(2))
 
     assert "hello.job_id: must not be empty" == (await relay.wait(2, "end")).text
     assert "message: cannot be decoded" == (await relay.wait(3, "end")).text
+    assert "opening.hello: must not be empty" == (await relay.wait(4, "end")).text
     assert (await relay.wait(1, "welcome")).HasField("welcome")
+
+
+async def test_bug_ends_one_agent(relay: HandRelay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message for it cannot be made: its stream ends with INTERNAL, and its neighbour's stays."""
+    await relay.join((1, 2))
+    real = Envelopes.answer
+
+    def answer(self: Envelopes, outbox: Outbox, waiting: Any) -> agent_pb2.SessionResponse:
+        if outbox.session == f"{1:032x}":
+            raise ValueError("planted")
+        return real(self, outbox, waiting)
+
+    monkeypatch.setattr(Envelopes, "answer", answer)
+    await relay.send(beat(1), beat(2))
+
+    assert 13 == (await relay.wait(1, "end")).code
+    assert 1 == (await relay.wait(2, "acknowledgement")).acknowledgement.heartbeat
+
+
+async def test_explanation_delays_no_other_agent(
+    server: Served, relay: HandRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator cannot answer what a job waits for: its neighbours, and the relay, hear."""
+    waits = opening(2, "b")
+    hello = agent_pb2.SessionRequest.FromString(waits.opening.hello)
+    hello.hello.spec.min_nodes = hello.hello.spec.max_nodes = 2
+    waits.opening.hello = hello.SerializeToString()
+    await relay.send(opening(1, "a"), waits)
+    for number in (1, 2):
+        await relay.wait(number, "welcome")
+    asked, may_answer, real = asyncio.Event(), asyncio.Event(), Coordinator.read
+
+    async def read(self: Coordinator, answer: Any) -> Any:
+        asked.set()
+        await may_answer.wait()
+        return await real(self, answer)
+
+    monkeypatch.setattr(Coordinator, "read", read)
+    await relay.send(beat(2))
+    async with asyncio.timeout(LIMIT_S):
+        await asked.wait()
+    await relay.send(beat(1))
+    await relay.wait(1, "acknowledgement")
+    may_answer.set()
+
+    explained = (await relay.wait(2, "acknowledgement")).acknowledgement
+    assert (1, True) == (explained.heartbeat, explained.HasField("waiting"))
 
 
 async def test_gone_agent_is_disconnected(server: Served, relay: HandRelay) -> None:

@@ -9,10 +9,15 @@ from contextlib import ExitStack
 from google.rpc.status_pb2 import Status
 from msgspec import Struct
 
+from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc.errors import internal_status
 from rallypoint.server.rpc.guards.access.gate import Entry
 from rallypoint.server.rpc.sessions.connections import Connection, Connections, Ended
 from rallypoint.server.rpc.views.times import Distances
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+
+log = get_logger()
 
 
 class Place(Struct, frozen=True):
@@ -38,6 +43,8 @@ class Seat(Struct, eq=False):
     """Its call; None: no one asks who calls."""
     closes_s: float | None = None
     """The agent sends nothing more, and gets the answer to its Goodbye until then."""
+    answer: agent_pb2.SessionResponse | None = None
+    """To its latest heartbeat, with what its job waits for; it is sent next."""
 
 
 class Seats:
@@ -47,7 +54,7 @@ class Seats:
         """Begin without any."""
         self.wake = asyncio.Event()
         """Set when there is something to send, or to end."""
-        self.ends: list[tuple[int, Status | None]] = []
+        self._ends: list[tuple[int, Status | None]] = []
         """Streams that have ended here, and how; None: OK."""
         self._seats: dict[int, Seat] = {}
         self._due: dict[int, None] = {}
@@ -72,6 +79,16 @@ class Seats:
         self._due[number] = None
         self.wake.set()
 
+    def end(self, number: int, status: Status | None) -> None:
+        """Note that the stream of an agent without a seat has ended; None: OK."""
+        self._ends.append((number, status))
+        self.wake.set()
+
+    def take_ends(self) -> list[tuple[int, Status | None]]:
+        """Return the streams that have ended since the last call, and how."""
+        ends, self._ends = self._ends, []
+        return ends
+
     def add(self, seat: Seat) -> None:
         """Add an agent."""
         self._seats[seat.number] = seat
@@ -90,7 +107,7 @@ class Seats:
     @property
     def has_due(self) -> bool:
         """Return whether there is something to send."""
-        return bool(self._due or self.ends)
+        return bool(self._due or self._ends)
 
     def overdue(self, now_s: float) -> list[Seat]:
         """Return the agents that have waited long enough for the answer to their Goodbye."""
@@ -120,6 +137,13 @@ class Seats:
         """Forget all agents: the relay's stream has ended. Return what the core has to learn."""
         ended = [self.remove(seat, is_relay=True) for seat in tuple(self._seats.values())]
         return [one for one in ended if one is not None]
+
+
+def note_bug(error: Exception) -> Status:
+    """Log a bug that ends the stream of one agent; return the status that names its line."""
+    incident = new_incident()
+    log.error("relayed_agent_failed", incident=incident, exc_info=error)
+    return internal_status(incident)
 
 
 class _Flag(asyncio.Event):

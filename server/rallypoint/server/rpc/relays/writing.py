@@ -1,0 +1,187 @@
+"""Writes one relay's stream: in one message what the outboxes of all its agents hold meanwhile.
+
+So a round that concerns all agents of a relay is one message. A relay that does not read costs no
+more than its outboxes: a write that takes longer than the shortest lease ends the stream.
+
+What the jobs of agents wait for is explained by the coordinators, in a turn of theirs. The writer
+does not wait for that: while a journal stands still, the other agents get what there is for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.errors import ended_status, lost_status
+from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
+from rallypoint.server.rpc.relays.seats import Seat, Seats, note_bug
+from rallypoint.server.rpc.sessions.connections import Connections, Ended, note_ends
+
+log = get_logger()
+
+WRITE_S_MAX = 10.0
+"""Longest write to a relay without agents."""
+SEATS_MAX = ENTRIES_MAX // 4
+"""Agents whose messages are collected at once: each has up to four."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Writer:
+    """Writes the stream of one relay."""
+
+    def __init__(self, context: Context, seats: Seats) -> None:
+        """Begin without anything to send.
+
+        Args:
+            context: of the relay's call.
+            seats: the agents.
+        """
+        self.end: Status | None = None
+        """Set when the stream has to end."""
+        self._context = context
+        self._seats = seats
+        self._is_stopped = False
+        self._owes_sign_of_life = False
+        self._limit_s = WRITE_S_MAX
+        self._asking: dict[Connections, dict[int, Seat]] = {}
+        """Agents that wait for an explanation, by who gives it, and by their numbers."""
+        self._explaining: dict[Connections, asyncio.Task[None]] = {}
+
+    def answer_sign_of_life(self) -> None:
+        """Send something, if only a message without entries."""
+        self._owes_sign_of_life = True
+        self._seats.wake.set()
+
+    def limit(self, lease_s: float) -> None:
+        """Let no write take longer than the lease of an agent."""
+        self._limit_s = min(self._limit_s, lease_s)
+
+    def stop(self, end: Status | None) -> None:
+        """End the stream; the first status counts, None: the relay has ended its side."""
+        if not self._is_stopped:
+            self._is_stopped, self.end = True, end
+        self._seats.wake.set()
+
+    async def run(self) -> None:
+        """Send what the outboxes hold until the stream ends."""
+        seats = self._seats
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    while not self._is_stopped:
+                        await seats.wake.wait()
+                        seats.wake.clear()
+                        while (seats.has_due or self._owes_sign_of_life) and not self._is_stopped:
+                            await self._write_due()
+                finally:
+                    for task in self._explaining.values():
+                        task.cancel()
+        except* TimeoutError:
+            log.warning("write_timed_out", agents=len(seats))
+            self.stop(lost_status())
+
+    async def _write_due(self) -> None:
+        """Send what there is now."""
+        batches, ended = Batches(), list[Ended]()
+        for number, status in self._seats.take_ends():
+            batches.end(number, status)
+        for seat in self._seats.take_due(SEATS_MAX):
+            one = self._collect(seat, batches)
+            ended += [] if one is None else [one]
+        if self._owes_sign_of_life:
+            self._owes_sign_of_life = False
+            batches.sign_of_life()
+        try:
+            for batch in batches.made:
+                async with asyncio.timeout(self._limit_s):
+                    await self._context.write(batch)
+        finally:  # their seats are gone: nothing else informs the core
+            await note_ends(ended)
+
+    def _collect(self, seat: Seat, batches: Batches) -> Ended | None:
+        """Take what there is for an agent; return what the core has to learn if its stream ends."""
+        outbox = seat.connection.outbox
+        if not seat.place.is_sure():
+            outbox.finish(ended_status())
+        try:
+            has_left = self._take(seat, batches)
+        except Exception as error:  # noqa: BLE001  # it ends this agent's stream, not those of the others
+            has_left = False
+            outbox.finish(note_bug(error))
+        if has_left or outbox.end is not None or outbox.ended:
+            batches.end(seat.number, outbox.end)
+            return self._seats.remove(seat)
+        return None
+
+    def _take(self, seat: Seat, batches: Batches) -> bool:
+        """Empty the outbox of an agent; return whether it has left."""
+        place, outbox = seat.place, seat.connection.outbox
+        envelopes = place.connections.envelopes
+        if place.distances is None:
+            messages = envelopes.take(outbox)
+        else:
+            with place.distances.used():
+                messages = envelopes.take(outbox)
+        for message in messages:
+            batches.message(seat.number, message)
+        if outbox.has_left and outbox.end is None:
+            batches.message(seat.number, envelopes.acknowledge(outbox))
+            return True
+        answer, seat.answer = seat.answer, None
+        if answer is not None:
+            batches.message(seat.number, answer)
+        elif outbox.is_open and outbox.heartbeat > outbox.answered and outbox.end is None:
+            self._answer(seat, batches)
+        return False
+
+    def _answer(self, seat: Seat, batches: Batches) -> None:
+        """Answer the latest heartbeat; ask first what the job waits for, unless it is known."""
+        connections, outbox = seat.place.connections, seat.connection.outbox
+        envelopes = connections.envelopes
+        if outbox.runs_workers:
+            batches.message(seat.number, envelopes.answer(outbox, None))
+            return
+        known = envelopes.explained(outbox.session, connections.coordinator.now_ms())
+        if known is not None:
+            batches.message(seat.number, envelopes.answer(outbox, known[1]))
+            return
+        self._asking.setdefault(connections, {})[seat.number] = seat
+        if connections not in self._explaining:
+            task = self._tasks.create_task(self._explain(connections))
+            self._explaining[connections] = task
+
+    async def _explain(self, connections: Connections) -> None:
+        """Ask what jobs wait for, until no agent asks for it any more."""
+        try:
+            while seats := tuple(self._asking.pop(connections, {}).values()):
+                await self._explain_to(seats, connections)
+        except CoordinatorEnded:
+            pass  # it ends their streams
+        finally:
+            del self._explaining[connections]
+
+    async def _explain_to(self, seats: Sequence[Seat], connections: Connections) -> None:
+        """Make the answers to the latest heartbeats of agents."""
+        envelopes = connections.envelopes
+        outboxes = [seat.connection.outbox for seat in seats]
+        try:
+            waits = await connections.coordinator.read(
+                lambda state, now_ms: [envelopes.explain(one.session, now_ms) for one in outboxes]
+            )
+        except CoordinatorEnded:
+            raise
+        except Exception as error:  # noqa: BLE001  # it ends their streams, not those of the others
+            end = note_bug(error)
+            for outbox in outboxes:
+                outbox.finish(end)
+            return
+        for seat, waiting in zip(seats, waits, strict=True):
+            seat.answer = envelopes.answer(seat.connection.outbox, waiting)
+            self._seats.note_due(seat.number)
