@@ -12,6 +12,7 @@ from msgspec import Struct
 from rallypoint.relay.agent import Agent, End, unavailable
 from rallypoint.relay.uplinks import Seat, Uplinks
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.credentials import TOKEN_KEY
 from rallypoint.wire.errors import DETAILS_KEY
 
@@ -24,6 +25,9 @@ WRITE_S_MAX = 30.0
 """Longest write to an agent: it is gone, or does not read."""
 AGENTS_MAX = 1_024
 """Agents at once, as many as a coordinator accepts from one relay."""
+CARRIED_BYTES_MAX = MESSAGE_BYTES_MAX - 32 * 1024
+"""Largest message of an agent: it becomes part of a message of the relay, together with what the
+relay says of the agent. A larger one would end the stream that all agents share."""
 
 _EOF: object = grpc.aio.EOF
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -63,9 +67,6 @@ class Sessions:
             await context.abort(end.code, end.text, trailing)
 
     async def _serve(self, context: Context) -> End | None:
-        if len(self._agents) >= AGENTS_MAX or self.is_ending:
-            text = "the relay ends" if self.is_ending else f"the relay has {AGENTS_MAX} agents"
-            return unavailable(text)
         try:
             async with asyncio.timeout(HELLO_S_MAX):
                 hello: Any = await context.read()
@@ -73,6 +74,14 @@ class Sessions:
             return unavailable(f"no hello arrived within {HELLO_S_MAX:g} s")
         if hello is _EOF:
             return None
+        if self.is_ending:
+            return unavailable("the relay ends")
+        if len(self._agents) >= AGENTS_MAX:
+            return unavailable(f"the relay has {AGENTS_MAX:,} agents, the most that it carries")
+        if not hello:
+            return End(grpc.StatusCode.INVALID_ARGUMENT, "the hello is empty")
+        if len(hello) > CARRIED_BYTES_MAX:
+            return _too_large(hello)
         agent = Agent(self._opening(hello, context))
         self._agents.add(agent)
         try:
@@ -130,12 +139,20 @@ async def _read(agent: Agent, place: _Place, context: Context) -> None:
     """Send on what an agent says. It says nothing before its Hello is answered."""
     try:
         while (message := await context.read()) is not _EOF:
+            if len(message) > CARRIED_BYTES_MAX:
+                agent.finish(_too_large(message))
+                return
             await place.seat.send(message)
         place.seat.done_sending()
         await asyncio.sleep(FAREWELL_S_MAX)  # the writer's end cancels this wait
     except grpc.aio.UsageError:
         pass  # the stream is gone
     agent.finish(unavailable("the agent has ended its stream"))
+
+
+def _too_large(message: bytes) -> End:
+    text = f"a message has {len(message):,} bytes; a relay carries at most {CARRIED_BYTES_MAX:,}"
+    return End(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 
 async def _write_all(agent: Agent, context: Context) -> None:

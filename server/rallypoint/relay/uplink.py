@@ -67,6 +67,11 @@ class Uplink:
         """Return the number of agents."""
         return len(self._agents)
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether it takes no other agents, because too much waits to be sent."""
+        return self._outgoing.is_full
+
     # --- What agents do ---------------------------------------------------------------------------
 
     def open(self, agent: Agent) -> int:
@@ -78,11 +83,10 @@ class Uplink:
 
     async def send(self, number: int, message: bytes) -> None:
         """Send a message of an agent; wait while there is no room."""
-        agent = self._agents.get(number)
-        while agent is not None and agent.end is None and not self._outgoing.has_room(number):
+        while (agent := self._agents.get(number)) and not self._outgoing.has_room(number):
             agent.room.clear()
             await agent.room.wait()
-        if number in self._agents:
+        if agent is not None:
             self._add(agent_pb2.RelayedRequest(stream=number, message=message))
 
     def done_sending(self, number: int) -> None:

@@ -81,6 +81,7 @@ class Uplinks:
             if is_reached:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
+                self._problem = ""
                 self._set_home(uplink)
                 log.info("coordinator_reached", coordinator=target)
                 await uplink.gone.wait()
@@ -145,7 +146,7 @@ class Uplinks:
         if end is None or agent.is_answered or hops >= HOPS_MAX:
             return None
         owner = _find_owner(end)
-        if owner is None or len(self._uplinks) >= UPLINKS_MAX:
+        if owner is None or (owner not in self._uplinks and len(self._uplinks) >= UPLINKS_MAX):
             return None
         agent.end = None
         return await self._open_at(agent, owner)
@@ -157,6 +158,8 @@ class Uplinks:
         await uplink.ready.wait()
         if uplink.has_ended:
             return unavailable(f"the relay cannot reach {target}: {uplink.problem}")
+        if uplink.is_full:
+            return unavailable(f"{target} reads too slowly what the relay has for it")
         return Seat(uplink, uplink.open(agent))
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import grpc
 
 from rallypoint.relay.agent import OK, UNREAD_MAX, Agent, unavailable
-from rallypoint.relay.outgoing import BYTES_MAX, ENTRIES_MAX, UNSENT_MAX, Outgoing
+from rallypoint.relay.outgoing import (
+    BYTES_MAX,
+    ENTRIES_MAX,
+    UNSENT_MAX,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    Outgoing,
+)
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 
@@ -45,6 +52,20 @@ def test_agent_has_little_room() -> None:
     assert (False, True) == (outgoing.has_room(1), outgoing.has_room(2))
     outgoing.take()
     assert outgoing.has_room(1)
+
+
+def test_no_agent_is_added_to_a_full_queue() -> None:
+    """Of entries, such as of agents that connect again and again, or of bytes."""
+    many, large = Outgoing(), Outgoing()
+    for number in range(WAITING_MAX):
+        assert not many.is_full
+        many.add(said(number + 1))
+    large.add(said(1, bytes(WAITING_BYTES_MAX)))
+
+    assert (True, True) == (many.is_full, large.is_full)
+    for outgoing in (many, large):
+        outgoing.take()
+    assert (False, False) == (many.is_full, large.is_full)
 
 
 def test_agent_that_does_not_read_ends() -> None:
