@@ -23,9 +23,8 @@ from rallypoint.base.addresses import parse_endpoints
 from rallypoint.client.failures import Failure, read_failure
 from rallypoint.wire.access import Access, from_environment
 from rallypoint.wire.channel import Options, client_options
-from rallypoint.wire.credentials import Credentials, Metadata
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY, Credentials, Metadata
 from rallypoint.wire.handshakes import explain, is_closed, probe
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 
 KEEPALIVE_S = 10
 KEEPALIVE_TIMEOUT_S = 5

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # an agent reads its files before it loads gRPC
 
 TOKEN_KEY = "authorization"
 """Metadata of a call: `Bearer TOKEN`."""
+WORKER_TOKEN_KEY = "rallypoint-worker-token"
+"""Metadata of a call: the value of RALLYPOINT_WORKER_TOKEN."""
 LOOK_S = 1.0
 """How often the files are looked at, at most: also when there are thousands of calls a second."""
 FILE_BYTES_MAX = 1024 * 1024

@@ -18,14 +18,15 @@ from rallypoint.relay.agent import OK, Agent, End, unavailable
 from rallypoint.relay.outgoing import Outgoing
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.connecting import Unreachable, connect
 from rallypoint.wire.credentials import Credentials
 
 log = get_logger()
 
 RELAY = "/rallypoint.v1.AgentService/Relay"
 PROTOCOL_VERSION = 1
-CONNECT_S_MAX = 1.0
-"""Longest wait for a connection, and for the first answer."""
+ANSWER_S_MAX = 1.0
+"""Longest wait for the first answer."""
 BEAT_S = 1.0
 """Longest time without a message to the coordinator."""
 SILENT_BEATS = 4
@@ -35,10 +36,6 @@ WRITE_S_MAX = 5.0
 PACE_S = 0.002
 """Pause after a message, in which more agents of the rack say the same."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-
-
-class Unreachable(Exception):
-    """The coordinator cannot be reached, or serves no relays; the text says why."""
 
 
 class Uplink:
@@ -114,7 +111,7 @@ class Uplink:
         try:
             options = client_options()
             async with self._credentials.open_aio_channel(self.target, options) as channel:
-                await self._connect(channel)
+                await connect(channel, self.target, self._credentials.access)
                 call: Any = channel.stream_stream(
                     RELAY,
                     request_serializer=agent_pb2.RelayRequest.SerializeToString,
@@ -137,21 +134,6 @@ class Uplink:
         agents, self._agents = tuple(self._agents.values()), {}
         for agent in agents:
             agent.finish(unavailable(f"the relay has lost the coordinator: {problem}"))
-
-    async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """Wait until the channel is ready, but fail at the first failure."""
-        ready = grpc.ChannelConnectivity.READY
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                state = channel.get_state(try_to_connect=True)
-                while state is not ready:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise Unreachable(f"cannot connect to {self.target}")
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            problem = f"no connection to {self.target} within {CONNECT_S_MAX:g} s"
-            raise Unreachable(problem) from None
 
     async def _converse(self, call: Any) -> None:
         """Read and write until the stream ends.
@@ -177,7 +159,7 @@ class Uplink:
 
     async def _begin(self, call: Any) -> None:
         """Let the coordinator know that this is a relay, and wait until it has answered."""
-        async with asyncio.timeout(CONNECT_S_MAX):
+        async with asyncio.timeout(ANSWER_S_MAX):
             await call.write(agent_pb2.RelayRequest(protocol_version=PROTOCOL_VERSION))
             if await call.read() is grpc.aio.EOF:
                 raise Unreachable("the coordinator has closed the stream")

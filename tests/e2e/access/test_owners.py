@@ -19,8 +19,8 @@ from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.wire.access import Access
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.access.authority import Authority
 from support.access.protected import AGENT, OPERATOR, VIEWER, write_rules
 from support.access.secured import open_secured, secured_jobs

@@ -18,8 +18,8 @@ from rallypoint.server.core.rounds.timelines import MARKS, find_disorder
 from rallypoint.server.core.step import Transition
 from rallypoint.server.rpc.convert.requests import to_progress
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.durations import to_duration
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:

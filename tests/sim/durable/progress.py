@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.rpc.convert.requests import to_progress
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.durable.milestones import Milestones
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.keys.limits import USUAL, draw_limits
 from sim.keys.plan import REQUESTS, RESPONSES, Method, Op, draw_op
 

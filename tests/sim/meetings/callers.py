@@ -19,7 +19,7 @@ from google.rpc.status_pb2 import Status
 
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.meetings.plan import Meeting, Speaker, draw_plan, request_of, takes_part
 
 if TYPE_CHECKING:

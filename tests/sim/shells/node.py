@@ -24,7 +24,7 @@ from rallypoint.agent import life
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import inputs
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.session import link, opening
+from rallypoint.agent.session import link
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.workers import exits, launching, notices, own_folder, supervisor
 from rallypoint.agent.workers.environ import Launch
@@ -43,6 +43,7 @@ from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire import connecting
 from sim.durable.journal import DiskJournal
 from sim.shells.calls import Channel, Server
 from sim.shells.loop import Loop, VirtualTime, new_loop
@@ -333,7 +334,7 @@ def stand_ins(world: World) -> Iterator[None]:
         (carrying, "time", virtual),
         (uplinks, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
         (link, "random", SimpleNamespace(uniform=lambda *ends: _running().rng.uniform(*ends))),
-        (opening, "find_reason", _no_reason),
+        (connecting, "find_reason", _no_reason),
         (grpc.aio, "insecure_channel", lambda target, options: Channel(world.network, target)),
         (grpc.aio, "server", lambda interceptors=(), **_: world.serve(_running(), interceptors)),
         (stepper, "step", step),

@@ -23,7 +23,7 @@ from rallypoint.server.rpc.keys.views import add_message
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.keys.callers import UNAVAILABLE
 from sim.keys.plan import REQUESTS, Method
 from sim.small.meeting_side import CALL_MS, MeetingSide

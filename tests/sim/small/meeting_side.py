@@ -21,7 +21,7 @@ from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.meetings.callers import AGAIN, NEXT
 from sim.meetings.plan import Speaker, request_of, size_of
 from sim.rules.rules import Violation

@@ -23,7 +23,6 @@ from rallypoint.agent.session.link import (
     BACKOFF_S_MIN,
     FAREWELL_S_MAX,
 )
-from rallypoint.agent.session.opening import CONNECT_S_MAX
 from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
 from rallypoint.agent.workers.exits import TAIL_WAIT_S
 from rallypoint.agent.workers.notices import write_notices
@@ -35,6 +34,7 @@ from rallypoint.server.rpc.refusals.table import TABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2
+from rallypoint.wire.connecting import CONNECT_S_MAX
 from rallypoint.wire.errors import DETAILS_KEY, pack_status
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -23,9 +23,9 @@ from msgspec import Struct
 from rallypoint.server.rpc.refusals.table import TABLE
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import REASON_PREFIX, unpack_details
 from rallypoint.wire.limits import SERVICES, Kind, find_rule
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.contract.boundaries import variants
 from support.contract.samples import JOB, requests
 from support.core.served import LIMIT_S, Served, served

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from typing import Any, Protocol
 
 import grpc
@@ -27,13 +26,13 @@ from rallypoint.agent.session.endings import (
     read_ending,
 )
 from rallypoint.agent.session.exchange import Exchange
-from rallypoint.agent.session.opening import Grounds, Opening, Unreachable
-from rallypoint.base.addresses import first_host
+from rallypoint.agent.session.opening import Grounds, Opening
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
+from rallypoint.wire.connecting import Unreachable, look_up
 from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.credentials import Metadata
 
@@ -42,8 +41,6 @@ log = get_logger()
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 """Longest pause between attempts; a new coordinator waits longer than this for its agents."""
-LOOK_UP_S_MAX = 1.0
-"""Longest look-up of a coordinator's name, which shows whether the name is the problem."""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
 
@@ -251,14 +248,9 @@ class Link:
         """
         if self._is_name_known:
             return ""
-        host = first_host(target)
-        try:
-            async with asyncio.timeout(LOOK_UP_S_MAX):
-                await asyncio.get_running_loop().getaddrinfo(host, None)
-        except socket.gaierror as error:
-            return f"; cannot resolve {host}: {error.strerror}"
-        except (TimeoutError, UnicodeError):
-            return f"; cannot resolve {host} within {LOOK_UP_S_MAX:g} s"
+        problem = await look_up(target)
+        if problem:
+            return f"; {problem}"
         self._is_name_known = True
         return ""
 

@@ -7,32 +7,20 @@ Each attempt takes what they have at that moment.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
-import grpc
 import grpc.aio
 
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.connecting import Unreachable, connect
 from rallypoint.wire.credentials import Credentials, Metadata
-from rallypoint.wire.handshakes import explain, is_closed, probe
 
 log = get_logger()
 
-CONNECT_S_MAX = 1.0
 READ_S_MAX = 5.0
 """How long an attempt waits for the files; the first one fails then, others use what was read."""
-_CHECK = "/grpc.health.v1.Health/Check"
-
-
-class Unreachable(Exception):
-    """An attempt to connect failed."""
-
-    def __init__(self, text: str, *, is_there: bool = False) -> None:
-        """Keep what happened; `is_there`: something listens, but TLS fails."""
-        super().__init__(text)
-        self.is_there = is_there
 
 
 class Grounds(Protocol):
@@ -113,37 +101,9 @@ class Opening:
         return credentials
 
     async def connect(self, channel: grpc.aio.Channel, target: str) -> None:
-        """Wait until the channel is ready; unlike `channel_ready`, fail at the first failure.
+        """Wait until the channel is ready; fail at the first failure.
 
         Raises:
             Unreachable: it failed; the text says why, as far as that can be known.
         """
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                state = channel.get_state(try_to_connect=True)
-                while state is not grpc.ChannelConnectivity.READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        break
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            text = f"no connection to {target} within {CONNECT_S_MAX:g} s"
-            raise Unreachable(text) from None
-        if state is not grpc.ChannelConnectivity.READY:
-            why = await find_reason(channel, target, self._access)
-            text = f"cannot connect to {target}" + (f": {why}" if why else "")
-            raise Unreachable(text, is_there=bool(why))
-
-
-async def find_reason(channel: grpc.aio.Channel, target: str, access: Access) -> str:
-    """Return why a channel cannot connect, if TLS is the reason; else empty."""
-    check: Any = channel.unary_unary(_CHECK)
-    try:
-        await check(b"", timeout=CONNECT_S_MAX)
-    except grpc.aio.AioRpcError as error:
-        text = error.details() or ""
-    else:
-        return ""
-    if is_closed(text):
-        return await asyncio.to_thread(probe, target, access)
-    return explain(text)
+        await connect(channel, target, self._access)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.base.addresses import is_wildcard
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.cli.commands.protection import PROTECTION, read_protection, warn_of_gaps
+from rallypoint.cli.commands.protection import PROTECTION, read_protection
+from rallypoint.cli.commands.serving import run, show_error, show_taken, warn_of_gaps
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser, fail
@@ -143,44 +142,25 @@ def build_parser(prog: str = "coordinator") -> Parser:
 def main(prog: str, argv: Sequence[str]) -> int:
     """Parse `argv`, serve, and return the exit code."""
     args = build_parser(prog).read(argv, os.environ)
-    from rallypoint.base.console import STALLED_S, Console, open_text
-    from rallypoint.cli.logs import configure_logs
-
-    console = Console(sys.stderr.fileno())
-    configure_logs(args.log_level, args.log_format, open_text(console))
-    # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        return asyncio.run(_serve(args))
-    finally:
-        with suppress(KeyboardInterrupt):
-            console.flush(STALLED_S)
+    return run(args, partial(_serve, args))
 
 
-async def _serve(args: Values) -> int:
-    from rallypoint.server.hosting.listening import raise_file_limit
+async def _serve(args: Values, stop: asyncio.Event) -> int:
     from rallypoint.server.journal.interface import JournalFailed, JournalInUse, StoreMismatch
     from rallypoint.server.serve import CannotListen, ProtectionInvalid
 
-    stop = asyncio.Event()
-    raise_file_limit()
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
     try:
         protection = read_protection(args, os.environ)
         serving, place = prepare(args, protection)
         return await _serve_until(stop, serving, args.host, place, protection)
     except ProtectionInvalid as error:
-        print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
-        return EXIT_USAGE
+        show_error(args, error)
     except CannotListen as error:
-        text = f"{error}: the port is in use, or the address is not this host's"
-        print(f"{args.prog}: error: {text}", file=sys.stderr, flush=True)
-        return EXIT_USAGE
+        show_taken(args, error)
     except JournalFailed as error:
-        print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
+        show_error(args, error)
         return EXIT_USAGE if isinstance(error, JournalInUse | StoreMismatch) else 1
+    return EXIT_USAGE
 
 
 def prepare(
@@ -274,7 +254,8 @@ async def _serve_until(
     async with serving as running:
         print(f"listening on {host}:{running.port}", flush=True)
         log.info("coordinator_started", host=host, port=running.port, state=place)
-        warn_of_gaps(host, protection)
+        facts = protection.facts
+        warn_of_gaps(host, authenticates=facts.authenticates, tls=facts.tls, auth_flag="--auth")
         gc.freeze()  # imported modules stay, so the collector can skip them
         gc.set_threshold(GARBAGE_MIN, *gc.get_threshold()[1:])
         stopped = asyncio.get_running_loop().create_task(stop.wait())

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.commands.serving import (
+    LISTENING_PAIRS,
+    TOKEN_VARIABLE,
+    file_flag,
+    require_pairs,
+    run,
+    show_error,
+    show_taken,
+    warn_of_gaps,
+)
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser, fail
@@ -21,16 +29,8 @@ if TYPE_CHECKING:
     from rallypoint.relay.serve import Settings
 
 PORT = 50_052
-TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 GARBAGE_MIN = 20_000
 """Allocations between two runs of the garbage collector, as for a coordinator (Python: 700)."""
-
-
-def _file(name: str, help: str, without: str = "") -> Flag:
-    """Return the flag of a file; `without`: what is true without it."""
-    return Flag(
-        names=(name,), parse=text, metavar="FILE", default="", default_text=without, help=help
-    )
 
 
 PLACES = Group(
@@ -68,7 +68,7 @@ ACCESS = Group(
             names=("--tls",),
             help="encrypt, and verify the coordinator; --tls-ca and --tls-server-name imply it",
         ),
-        _file("--tls-ca", "authorities that may have signed the coordinator's certificate"),
+        file_flag("--tls-ca", "authorities that may have signed the coordinator's certificate"),
         Flag(
             names=("--tls-server-name",),
             parse=text,
@@ -77,7 +77,7 @@ ACCESS = Group(
             default_text="the coordinator's host",
             help="name that the coordinator's certificate must have",
         ),
-        _file("--token-file", "token of this relay, with the role agent"),
+        file_flag("--token-file", "token of this relay, with the role agent"),
     ),
     note=f"The variable {TOKEN_VARIABLE} may have the token instead. Agents and workers show their "
     "own tokens.",
@@ -85,13 +85,13 @@ ACCESS = Group(
 PROTECTION = Group(
     "To agents",
     (
-        _file(
+        file_flag(
             "--tls-cert",
             "certificate of this relay, and the chain after it: PEM",
             "connections are not encrypted",
         ),
-        _file("--tls-key", "its private key: PEM, without a passphrase"),
-        _file(
+        file_flag("--tls-key", "its private key: PEM, without a passphrase"),
+        file_flag(
             "--tls-client-ca",
             "authorities of agents, workers and tools, which then must show a certificate; to the "
             "coordinator they all have the rights of the relay's",
@@ -125,18 +125,7 @@ def main(prog: str, argv: Sequence[str]) -> int:
     """Parse `argv`, serve, and return the exit code."""
     args = build_parser(prog).read(argv, os.environ)
     settings = read_settings(args, os.environ)
-    from rallypoint.base.console import STALLED_S, Console, open_text
-    from rallypoint.cli.logs import configure_logs
-
-    console = Console(sys.stderr.fileno())
-    configure_logs(args.log_level, args.log_format, open_text(console))
-    # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        return asyncio.run(_serve(args, settings))
-    finally:
-        with suppress(KeyboardInterrupt):
-            console.flush(STALLED_S)
+    return run(args, partial(_serve, args, settings))
 
 
 def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
@@ -146,13 +135,7 @@ def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
 
     if not args.coordinator:
         fail(args.prog, "--coordinator HOST:PORT is missing: where the relay carries agents to")
-    for one, other in (
-        ("tls_cert", "tls_key"),
-        ("tls_key", "tls_cert"),
-        ("tls_client_ca", "tls_cert"),
-    ):
-        if getattr(args, one) and not getattr(args, other):
-            fail(args.prog, f"--{one.replace('_', '-')} needs --{other.replace('_', '-')}")
+    require_pairs(args, LISTENING_PAIRS)
     listening = Access(ca_file=args.tls_client_ca, cert_file=args.tls_cert, key_file=args.tls_key)
     is_tls = bool(args.tls or args.tls_ca or args.tls_server_name)
     # A caller behind the relay has the rights of the certificate that the relay shows. So it shows
@@ -170,23 +153,16 @@ def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
     return Settings(args.host, args.port, args.coordinator, access, listening)
 
 
-async def _serve(args: Values, settings: Settings) -> int:
+async def _serve(args: Values, settings: Settings, stop: asyncio.Event) -> int:
     from rallypoint.relay.serve import CannotListen
-    from rallypoint.server.hosting.listening import raise_file_limit
     from rallypoint.wire.access import AccessFailed
 
-    stop = asyncio.Event()
-    raise_file_limit()  # each agent and worker behind it is a connection
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop.set)
     try:
         return await _serve_until(stop, settings)
     except AccessFailed as error:
-        print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
+        show_error(args, error)
     except CannotListen as error:
-        why = f"{error}: the port is in use, or the address is not this host's"
-        print(f"{args.prog}: error: {why}", file=sys.stderr, flush=True)
+        show_taken(args, error)
     return EXIT_USAGE
 
 
@@ -200,6 +176,14 @@ async def _serve_until(stop: asyncio.Event, settings: Settings) -> int:
         print(f"listening on {settings.host}:{running.port}", flush=True)
         facts = {"host": settings.host, "port": running.port}
         log.info("relay_started", **facts, coordinator=settings.coordinators)
+        # Without a token or certificates, its coordinator cannot ask who calls either.
+        listening, access = settings.listening, settings.access
+        warn_of_gaps(
+            settings.host,
+            authenticates=bool(access.token or access.token_file or listening.ca_file),
+            tls=bool(listening.cert_file),
+            auth_flag="--token-file",
+        )
         gc.freeze()  # imported modules stay, so the collector can skip them
         gc.set_threshold(GARBAGE_MIN, *gc.get_threshold()[1:])
         stopped = asyncio.get_running_loop().create_task(stop.wait())

@@ -28,8 +28,8 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import node_pb2
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.access.protected import (
     AGENT,
     EXPIRED,

@@ -23,8 +23,8 @@ from rallypoint.server.hosting import protecting
 from rallypoint.server.rpc.guards.access import audit
 from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.access.authority import Authority
 from support.access.protected import (
     AGENT,

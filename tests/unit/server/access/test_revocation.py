@@ -23,8 +23,8 @@ from rallypoint.server.rpc.guards.access.protection import Protection
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.access.protected import bearer, entry, protected_site, write_rules
 from support.core.served import LIMIT_S, Agent
 from support.routing.fleet import fleet, job_of

@@ -25,8 +25,8 @@ from rallypoint.v1 import (
     key_value_service_pb2_grpc,
     scope_pb2,
 )
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
 from support.core.served import LIMIT_S, SPEC, Agent
 from support.routing.fleet import Member, Seat, Table, fleet, hanging, job_of
 

@@ -18,7 +18,7 @@ from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
 from rallypoint.v1 import node_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from support.core.served import Agent, Served, served
 
 Code = grpc.StatusCode

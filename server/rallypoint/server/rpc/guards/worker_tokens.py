@@ -17,7 +17,7 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 
 KEY_BYTES = 32
 

@@ -1,10 +1,10 @@
-"""Writes one relay's stream: in one message what the outboxes of all its agents hold meanwhile.
+"""Writes one relay's stream: one message has what the outboxes of all its agents hold.
 
 So a round that concerns all agents of a relay is one message. A relay that does not read costs no
 more than its outboxes: a write that takes longer than the shortest lease ends the stream.
 
-What the jobs of agents wait for is explained by the coordinators, in a turn of theirs. The writer
-does not wait for that: while a journal stands still, the other agents get what there is for them.
+A coordinator explains in a turn what a job waits for. The writer does not wait for that turn: while
+a journal stands still, the other agents of the relay get what there is for them.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
-from rallypoint.wire.credentials import TOKEN_KEY
-from rallypoint.wire.tokens import WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 SHARD_KEY = "rallypoint-shard"
 """Metadata of a forwarded call."""
