@@ -28,6 +28,8 @@ TOKEN_KEY = "authorization"
 """Metadata of a call: `Bearer TOKEN`."""
 WORKER_TOKEN_KEY = "rallypoint-worker-token"
 """Metadata of a call: the value of RALLYPOINT_WORKER_TOKEN."""
+RELAYED_PEER_KEY = "rallypoint-relayed-peer"
+"""Metadata of a call that a relay passes on: who has made it, as gRPC names peers."""
 LOOK_S = 1.0
 """How often the files are looked at, at most: also when there are thousands of calls a second."""
 FILE_BYTES_MAX = 1024 * 1024

@@ -2,7 +2,8 @@
 
 A call is passed on as a stream of bytes in both directions, whatever its kind: that is the same on
 the wire. It keeps its deadline, its metadata and its status with all details. The token in the
-metadata is the caller's own. The relay adds none.
+metadata is the caller's own. The relay adds none, but the caller's address: the coordinator counts
+calls by host.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from rallypoint.relay.sessions import Sessions
 from rallypoint.relay.uplink import RELAY
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import RELAYED_PEER_KEY, Credentials
 
 SESSION = "/rallypoint.v1.AgentService/Session"
 WRITE_S_MAX = 30.0
 """Longest write to a client that does not read, as at the coordinator."""
-_DROPPED = frozenset({"user-agent", "content-type", "te"})
+_DROPPED = frozenset({"user-agent", "content-type", "te", RELAYED_PEER_KEY})
 _EOF: object = grpc.aio.EOF
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -69,7 +70,7 @@ class Calls(grpc.GenericRpcHandler):
         if not target:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the relay reaches no coordinator")
         make: Any = (await self._open(target)).stream_stream(method)
-        call = make(timeout=context.time_remaining(), metadata=_kept(context))
+        call = make(timeout=context.time_remaining(), metadata=_to_metadata(context))
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(_read(call, context))
@@ -106,12 +107,13 @@ class Calls(grpc.GenericRpcHandler):
             await channel.close()
 
 
-def _kept(context: Context) -> list[tuple[str, str | bytes]]:
-    return [
+def _to_metadata(context: Context) -> list[tuple[str, str | bytes]]:
+    kept = [
         (key, value)
         for key, value in context.invocation_metadata() or ()
         if key not in _DROPPED and not key.startswith(("grpc-", ":"))
     ]
+    return [*kept, (RELAYED_PEER_KEY, context.peer())]
 
 
 async def _read(call: Any, context: Context) -> None:

@@ -121,6 +121,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
 async def _serving(
     settings: Settings, journal: Journal, protected: Protected
 ) -> AsyncIterator[Running]:
+    shared = share(protected.facts)
     shard = await open_shard(
         0,
         journal,
@@ -129,12 +130,12 @@ async def _serving(
             listens=not settings.standalone,
             announces=not settings.standalone,  # the agent in this process logs the same events
         ),
-        share(protected.facts),
+        shared,
     )
     if protected.gate is not None:
         protected.gate.worker_tokens = shard.worker_tokens
         protected.gate.knows_worker = shard.knows_worker
-    interceptors = [Interceptor(protected.gate)]
+    interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     add_services(shard.services, server)
     health = Health(server, SERVICES)

@@ -181,7 +181,7 @@ async def hosting(
     shared = share(protected.facts)
     host = Host(settings, shared, is_sure, failed)
     forwarder = Forwarder(directory, protected.peers)
-    interceptors = [Interceptor(protected.gate)]
+    interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     router = Router(directory, host, forwarder, shared.peers, protected.facts)
     server.add_generic_rpc_handlers((router,))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
+from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -25,7 +26,8 @@ from rallypoint.server.rpc.errors import ended_status, internal_status, limit_st
 from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.callers import as_made
+from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers
 from rallypoint.server.rpc.guards.requests import Requests
 from rallypoint.server.rpc.status import abort_with, invalid_status
 
@@ -38,6 +40,8 @@ _Handler = Any
 
 _Enter = Callable[[str, _Context], AbstractContextManager[Entry | None]]
 """Lets a call in, by its method and context."""
+_Find = Callable[[str, _Context], _Context]
+"""Returns the context of a call, whose peer has made it, also through a relay."""
 _ANYONE = nullcontext()
 
 
@@ -52,10 +56,16 @@ def _let_in(method: str, context: _Context) -> AbstractContextManager[None]:
 class Interceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler of the server, once."""
 
-    def __init__(self, gate: Gate | None = None) -> None:
-        """Start without handlers; `gate` lets calls in, None: each of them."""
+    def __init__(self, gate: Gate | None = None, peers: Peers | None = None) -> None:
+        """Start without handlers.
+
+        Args:
+            gate: lets calls in; None: each of them.
+            peers: know the relays; None: there are none.
+        """
         self._wrapped: dict[str, _Handler] = {}
         self._enter: _Enter = _let_in if gate is None else gate.entering
+        self._find: _Find = partial(as_made, peers or Peers())
         self._requests = Requests()
 
     async def intercept_service(
@@ -70,15 +80,21 @@ class Interceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            wrapped = self._wrapped[method] = _wrap(method, handler, self._enter, self._requests)
+            wrapped = self._wrapped[method] = _wrap(
+                method, handler, self._enter, self._find, self._requests
+            )
         return wrapped
 
 
-def _wrap(method: str, handler: _Handler, enter: _Enter, requests: Requests) -> _Handler:
+def _wrap(
+    method: str, handler: _Handler, enter: _Enter, find: _Find, requests: Requests
+) -> _Handler:
     """Return the wrapped handler; each call has a stream of requests, so that it begins at once."""
     if handler.unary_unary is not None:
         # It gets and returns bytes, so that decoding and encoding count as parts of the call.
-        return grpc.stream_unary_rpc_method_handler(_wrap_unary(method, handler, enter, requests))
+        return grpc.stream_unary_rpc_method_handler(
+            _wrap_unary(method, handler, enter, find, requests)
+        )
     if handler.unary_stream is not None:
         decode, receive = handler.request_deserializer, requests.receive
 
@@ -86,19 +102,19 @@ def _wrap(method: str, handler: _Handler, enter: _Enter, requests: Requests) -> 
             return decode(await receive(context))
 
         return grpc.stream_stream_rpc_method_handler(
-            _wrap_streaming(method, handler.unary_stream, read, enter),
+            _wrap_streaming(method, handler.unary_stream, read, enter, find),
             response_serializer=_encode_unless_done(handler.response_serializer),
         )
     assert handler.stream_stream is not None, f"{method} has another kind of call"
     return grpc.stream_stream_rpc_method_handler(
-        _wrap_streaming(method, handler.stream_stream, None, enter),
+        _wrap_streaming(method, handler.stream_stream, None, enter, find),
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
 
 
 def _wrap_unary(
-    method: str, handler: _Handler, enter: _Enter, requests: Requests
+    method: str, handler: _Handler, enter: _Enter, find: _Find, requests: Requests
 ) -> Callable[[Any, _Context], Awaitable[bytes]]:
     serve, decode, encode = (
         handler.unary_unary,
@@ -109,6 +125,7 @@ def _wrap_unary(
     encode_unless_done = _encode_unless_done(encode)
 
     async def call(_: Any, context: _Context) -> bytes:
+        context = find(method, context)
         _bind_call(method, context)
         try:
             with enter(method, context) as entry:
@@ -126,6 +143,7 @@ def _wrap_streaming(
     serve: Callable[[Any, _Context], Any],
     read: Callable[[Any, _Context], Awaitable[Any]] | None,
     enter: _Enter,
+    find: _Find,
 ) -> Callable[[Any, _Context], Awaitable[None]]:
     """Return the wrapped handler of a call with a stream of answers.
 
@@ -134,9 +152,11 @@ def _wrap_streaming(
         serve: an asynchronous generator, or a coroutine function that writes its answers.
         read: returns the one request; None for a stream of them.
         enter: lets calls in.
+        find: finds out who makes them.
     """
 
     async def call(request: Any, context: _Context) -> None:
+        context = find(method, context)
         _bind_call(method, context)
         try:
             with enter(method, context) as entry, _staying(entry, context):

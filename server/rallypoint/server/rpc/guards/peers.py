@@ -79,6 +79,40 @@ class Peers:
         """Hosts with streams."""
         self._idle: dict[str, _Host] = {}
         """Hosts whose last stream has ended, the earliest first; at most `HOSTS_MAX`."""
+        self._carried: dict[str, Counter[str]] = {}
+        """The hosts of agents that relays carry, by the host of the relay."""
+
+    @contextmanager
+    def carried(self, relay: str, host: str) -> Iterator[None]:
+        """Note that a relay carries an agent while the context is open; both are hosts."""
+        hosts = self._carried.setdefault(relay, Counter())
+        hosts[host] += 1
+        try:
+            yield
+        finally:
+            hosts[host] -= 1
+            if not hosts[host]:
+                del hosts[host]
+            if not hosts:
+                self._carried.pop(relay, None)
+
+    @property
+    def has_relays(self) -> bool:
+        """Return whether any agent comes through a relay."""
+        return bool(self._carried)
+
+    def find_caller(self, peer: str, relayed: str) -> str:
+        """Return the peer whose host counts for a call.
+
+        A relay says for whom it makes a call, and is believed if it carries an agent of that host.
+        So no one has more room in the limits than its agents give it.
+
+        Args:
+            peer: that has made the call.
+            relayed: for whom a relay has made it, as the call says; empty: no one.
+        """
+        hosts = self._carried.get(host_of(peer)) if relayed else None
+        return relayed if hosts and host_of(relayed) in hosts else peer
 
     @contextmanager
     def stream(self, host: str, now_s: float) -> Iterator[Stream]:

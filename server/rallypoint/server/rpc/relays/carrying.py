@@ -231,6 +231,8 @@ class Carrying:
         opened = found.connections.open(first, stream, lambda: self._seats.flag(number))
         if isinstance(opened, Status):
             return opened
+        relay = host_of(self._context.peer())
+        held.enter_context(self._peers.carried(relay, host_of(opening.peer or peer)))
         seat = Seat(number, found, opened, held, entry)
         if entry is not None:
             entry.note_joined()
@@ -272,7 +274,7 @@ class Carrying:
         """End the stream of a relay that stands still, and those of agents that have left.
 
         A coordinator that stood still itself looks once, and then hears what has arrived. One whose
-        inbox is full has not read what the relay has said meanwhile.
+        inbox is full does not read, whatever the relay says.
         """
         is_silent = self._is_waiting and not self._is_heard
         self._silent = self._silent + 1 if is_silent else 0

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.guards.callers import relayed_peer
+from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.routing.forwarding import CallFailed
 from rallypoint.server.rpc.routing.marks import Context, Metadata, forwarded, original_peer
 
@@ -21,14 +23,22 @@ class OwnedContext:
     another coordinator has forwarded the call.
     """
 
-    def __init__(self, context: Context, owns: Callable[[], bool]) -> None:
-        """Stand for `context`; `owns` says whether the shard is certainly owned at this moment."""
+    def __init__(self, context: Context, owns: Callable[[], bool], peers: Peers) -> None:
+        """Stand for a context.
+
+        Args:
+            context: of the call.
+            owns: whether the shard is certainly owned at this moment.
+            peers: know the relays, also of calls that another coordinator has forwarded.
+        """
         self._context = context
         self._owns = owns
+        self._peers = peers
 
     def peer(self) -> str:
         """Return the peer that has made the call."""
-        return original_peer(self._context)
+        peer = original_peer(self._context)
+        return self._peers.find_caller(peer, relayed_peer(self._context))
 
     async def write(self, answer: Any) -> None:
         """Write an answer.

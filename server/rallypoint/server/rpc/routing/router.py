@@ -160,7 +160,7 @@ class Router(grpc.GenericRpcHandler):
 
     def _owned(self, number: int, shard: LocalShard, context: Context) -> Any:
         """Return the context for a servicer of a shard."""
-        return OwnedContext(context, lambda: self._local.find(number) is shard)
+        return OwnedContext(context, lambda: self._local.find(number) is shard, self._peers)
 
     def _shard_of(self, route: Route, request: Any, context: Context) -> int:
         """Return the shard that a call is about; one about all jobs was forwarded for a shard."""
@@ -197,7 +197,7 @@ class Router(grpc.GenericRpcHandler):
         shard = shard_of(first.hello.job_id, self._directory.shard_count)
         local = self._local.find(shard)
         if local is not None:
-            return _Session(local, lambda: self._local.find(shard) is local)
+            return _Session(local, lambda: self._local.find(shard) is local, self._peers)
         address = self._directory.owner_of(shard)
         if address is None:
             return unserved_status(shard, self._directory.trouble(shard))
@@ -208,9 +208,10 @@ class Router(grpc.GenericRpcHandler):
 class _Session:
     """The agents of one shard."""
 
-    def __init__(self, shard: LocalShard, owns: Callable[[], bool]) -> None:
+    def __init__(self, shard: LocalShard, owns: Callable[[], bool], peers: Peers) -> None:
         self._shard = shard
         self._owns = owns
+        self._peers = peers
 
     @property
     def place(self) -> Place:
@@ -223,7 +224,7 @@ class _Session:
     ) -> Status | None:
         service: AgentService = self._shard.services[AGENT_SERVICE]
         with self._shard.distances.used():
-            owned: Any = OwnedContext(context, self._owns)
+            owned: Any = OwnedContext(context, self._owns, self._peers)
             return await service.serve(first, owned, stream)
 
 

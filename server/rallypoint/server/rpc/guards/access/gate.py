@@ -28,14 +28,13 @@ from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.identities import KEY, Identities
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.access.shown import SHARD_KEY, certificate_names, shown_by
 from rallypoint.server.rpc.guards.access.streams import Streams
+from rallypoint.server.rpc.guards.callers import connected_peer
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
-SHARD_KEY = "rallypoint-shard"
-"""Metadata of a forwarded call."""
-_KEYS = frozenset({KEY, SHARD_KEY, TOKEN_KEY, WORKER_TOKEN_KEY})
 _SCHEME = "bearer"
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -218,7 +217,7 @@ class Gate:
         row = POLICY.get(method, CLOSED)
         peer = context.peer()
         if self._handshakes is not None:
-            self._handshakes.note_call(peer)
+            self._handshakes.note_call(connected_peer(context))
         if row.is_open:
             yield None
             return
@@ -254,11 +253,11 @@ class Gate:
         Raises:
             AccessRefused: when it is not known any more, or what it has shown is not valid.
         """
-        found = self._find(_shown(context), context)
+        found = self._find(shown_by(context), context)
         if worker is not None:
             found.append(worker)
         if not found:
-            raise refusals.token_missing(next(iter(_certificate_names(context)), ""))
+            raise refusals.token_missing(next(iter(certificate_names(context)), ""))
         return tuple(found)
 
     def _identify(self, entry: Entry, row: Row, context: Context) -> tuple[Caller, ...]:
@@ -267,7 +266,7 @@ class Gate:
         Raises:
             AccessRefused: when it is not known, or what it has shown is not valid.
         """
-        shown = _shown(context)
+        shown = shown_by(context)
         if KEY in shown:
             return (self._read_forwarded(entry, shown),)
         found = self._find(shown, context)
@@ -278,7 +277,7 @@ class Gate:
             elif not found:
                 raise refusals.token_invalid("the worker token is not one of this coordinator's")
         if not found:
-            raise refusals.token_missing(next(iter(_certificate_names(context)), ""))
+            raise refusals.token_missing(next(iter(certificate_names(context)), ""))
         return tuple(found)
 
     def _find(self, shown: Mapping[str, str], context: Context) -> list[Caller]:
@@ -288,7 +287,7 @@ class Gate:
             AccessRefused: when the token is not valid.
         """
         found = [self.find_token(shown[TOKEN_KEY])] if TOKEN_KEY in shown else []
-        return [*found, *self._source.rules.find_certificate(_certificate_names(context))]
+        return [*found, *self._source.rules.find_certificate(certificate_names(context))]
 
     def _read_forwarded(self, entry: Entry, shown: Mapping[str, str]) -> Caller:
         shard = shown.get(SHARD_KEY, "")
@@ -359,27 +358,6 @@ class Gate:
             self._attempts.fail(entry.call.host, self._clock_s())
         except LimitExceeded:
             return  # the log has it
-
-
-def _shown(context: Context) -> dict[str, str]:
-    """Return the metadata that says who makes a call."""
-    return {
-        key: value
-        for key, value in context.invocation_metadata() or ()
-        if key in _KEYS and isinstance(value, str)
-    }
-
-
-def _certificate_names(context: Context) -> tuple[str, ...]:
-    """Return the common name and DNS names of the client's certificate, which gRPC has verified."""
-    facts: Mapping[str, Any] = context.auth_context()
-    return tuple(
-        dict.fromkeys(
-            value.decode("utf-8", "replace")
-            for key in ("x509_common_name", "peer_dns")
-            for value in facts.get(key, ())
-        )
-    )
 
 
 def _outcome(error: BaseException, context: Context) -> str:
