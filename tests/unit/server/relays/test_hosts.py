@@ -66,7 +66,7 @@ async def test_each_node_has_its_own_limits(server: Served) -> None:
 
 
 async def test_no_relay_is_believed_without_agents(server: Served) -> None:
-    """Whoever calls directly counts as the host that it is, whatever it says."""
+    """A client that calls directly counts for its host, also if it names another."""
     await server.join("a1", 1)
     watches = Watches(server)
     async with asyncio.timeout(LIMIT_S):

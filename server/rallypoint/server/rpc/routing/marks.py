@@ -16,7 +16,7 @@ import grpc
 
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.identities import KEY
-from rallypoint.server.rpc.guards.access.shown import SHARD_KEY as SHARD_KEY
+from rallypoint.server.rpc.guards.access.identities import SHARD_KEY as SHARD_KEY
 from rallypoint.wire.credentials import TOKEN_KEY
 
 PEER_KEY = "rallypoint-peer"

@@ -25,10 +25,15 @@ from rallypoint.server.rpc.guards.access.audit import Audit, Call
 from rallypoint.server.rpc.guards.access.auth.rules import Rules
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
-from rallypoint.server.rpc.guards.access.identities import KEY, Identities
+from rallypoint.server.rpc.guards.access.identities import (
+    KEY,
+    SHARD_KEY,
+    Identities,
+    certificate_names,
+    shown_by,
+)
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.access.shown import SHARD_KEY, certificate_names, shown_by
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of

@@ -1,4 +1,4 @@
-"""Who has made a call that another coordinator has forwarded.
+"""What a call shows of its caller, and who has made a call that another coordinator has forwarded.
 
 The one that the client has called finds out who calls, and sends that instead of the token, signed
 with the secret that only the coordinators of the store have. It is good for this call alone: one
@@ -11,17 +11,26 @@ import base64
 import binascii
 import glob
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import grpc
 import msgspec
 from msgspec import Struct
 
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 KEY = "rallypoint-caller"
 """Metadata of a forwarded call."""
+SHARD_KEY = "rallypoint-shard"
+"""Metadata of a forwarded call."""
+_KEYS = frozenset({KEY, SHARD_KEY, TOKEN_KEY, WORKER_TOKEN_KEY})
+"""Metadata that says who makes a call."""
 VALID_MS = 120_000
 """How far the clocks of two coordinators may be apart, both ways."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Claims(Struct, frozen=True):
@@ -89,3 +98,24 @@ class Identities:
 
     def _digest(self, text: str) -> str:
         return hmac.new(self._key, text.encode(), "sha256").hexdigest()
+
+
+def shown_by(context: Context) -> dict[str, str]:
+    """Return the metadata that says who makes a call."""
+    return {
+        key: value
+        for key, value in context.invocation_metadata() or ()
+        if key in _KEYS and isinstance(value, str)
+    }
+
+
+def certificate_names(context: Context) -> tuple[str, ...]:
+    """Return the common name and DNS names of the client's certificate, which gRPC has verified."""
+    facts: Mapping[str, Any] = context.auth_context()
+    return tuple(
+        dict.fromkeys(
+            value.decode("utf-8", "replace")
+            for key in ("x509_common_name", "peer_dns")
+            for value in facts.get(key, ())
+        )
+    )
