@@ -21,6 +21,13 @@ NOTICED = {
     "take a lost relay for lost agents": (562, "NobodyIsLost"),
     "forget to wake the writer": (12, "OutcomeIsPushed"),
     "forget to wake the uplink": (0, "FailuresArePushed"),
+    "refresh the leases of neighbours": (26, "Liveness"),
+    "keep the end of an agent secret": (20, "SeatsAreStreams"),
+    "drop the ends of streams": (27, "SeatsAreStreams"),
+    "end all when one leaves": (12, "ConnectionsLast"),
+    "keep the agents of a lost coordinator": (9, "SeatsAreStreams"),
+    "take a lost agent for a lost relay": (37, "LossesArePushed"),
+    "number every stream alike": (1, "ConnectionsLast"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rallypoint.relay import uplink
+from rallypoint.relay.agent import Agent
 from rallypoint.relay.uplink import Uplink
-from rallypoint.server.rpc.relays.seats import Seats
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc.errors import ended_status
+from rallypoint.server.rpc.relays.seats import Seat, Seats
+from rallypoint.server.rpc.sessions.connections import Connection, Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 Patch = tuple[Any, str, Callable[..., Any]]
@@ -43,10 +48,95 @@ def _forget_to_wake_the_uplink() -> Patch:
     return Uplink, "_add", add
 
 
+def _refresh_the_leases_of_neighbours() -> Patch:
+    """Take a heartbeat of one agent for one of each agent of the relay."""
+    real = Connections.take
+
+    async def take(
+        self: Connections, connection: Connection, envelope: agent_pb2.SessionRequest
+    ) -> None:
+        await real(self, connection, envelope)
+        if envelope.HasField("heartbeat"):
+            for outbox in self._outboxes._by_session.values():
+                sender = inputs.Sender(outbox.session, outbox.connection, envelope.epoch)
+                self.coordinator.hear(inputs.Heartbeat(sender, 0))
+
+    return Connections, "take", take
+
+
+def _keep_the_end_of_an_agent_secret() -> Patch:
+    """Let an agent go without a word to the coordinator."""
+
+    real = Uplink._add
+
+    def add(self: Uplink, entry: agent_pb2.RelayedRequest) -> None:
+        if not entry.HasField("closing"):
+            real(self, entry)
+
+    return Uplink, "_add", add
+
+
+def _drop_the_ends_of_streams() -> Patch:
+    """Forget a stream that the coordinator has ended, and let the agent wait."""
+    return uplink, "_to_end", lambda end: None
+
+
+def _end_all_when_one_leaves() -> Patch:
+    """Let the Goodbye of one agent end the streams of its neighbours."""
+    real = Seats.remove
+
+    def remove(self: Seats, seat: Seat, *, is_relay: bool = False) -> Any:
+        if seat.connection.outbox.has_left:
+            for other in self._seats.values():
+                other.connection.outbox.finish(ended_status())
+        return real(self, seat, is_relay=is_relay)
+
+    return Seats, "remove", remove
+
+
+def _keep_the_agents_of_a_lost_coordinator() -> Patch:
+    """Leave the streams of agents open when that to the coordinator has ended."""
+
+    def end(self: Uplink, problem: str) -> None:
+        self.has_ended, self.problem = True, problem
+        self.ready.set()
+        self.gone.set()
+
+    return Uplink, "_end", end
+
+
+def _take_a_lost_agent_for_a_lost_relay() -> Patch:
+    """Give an agent that is gone the time of agents whose relay is gone."""
+    real = Seats.remove
+
+    def remove(self: Seats, seat: Seat, *, is_relay: bool = False) -> Any:
+        return real(self, seat, is_relay=True)
+
+    return Seats, "remove", remove
+
+
+def _number_every_stream_alike() -> Patch:
+    """Use the number of a stream again."""
+    real = Uplink.open
+
+    def open(self: Uplink, agent: Agent) -> int:
+        self._last = 0
+        return real(self, agent)
+
+    return Uplink, "open", open
+
+
 BUGS: dict[str, Callable[[], Patch]] = {
     "take a lost relay for lost agents": _take_a_lost_relay_for_lost_agents,
     "forget to wake the writer": _forget_to_wake_the_writer,
     "forget to wake the uplink": _forget_to_wake_the_uplink,
+    "refresh the leases of neighbours": _refresh_the_leases_of_neighbours,
+    "keep the end of an agent secret": _keep_the_end_of_an_agent_secret,
+    "drop the ends of streams": _drop_the_ends_of_streams,
+    "end all when one leaves": _end_all_when_one_leaves,
+    "keep the agents of a lost coordinator": _keep_the_agents_of_a_lost_coordinator,
+    "take a lost agent for a lost relay": _take_a_lost_agent_for_a_lost_relay,
+    "number every stream alike": _number_every_stream_alike,
 }
 
 

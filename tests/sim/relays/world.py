@@ -14,10 +14,12 @@ from random import Random
 from typing import Any
 
 from rallypoint.relay.serve import Settings, relaying
+from sim.relays.seats import Carried, Seats
 from sim.shells.calls import Server
 from sim.shells.loop import NS, Loop, new_loop
-from sim.shells.network import ServerProcess
+from sim.shells.network import Client, ServerProcess
 from sim.shells.node import ADDRESS, TARGET
+from sim.shells.stream import Stream
 from sim.shells.world import Host, World
 
 RELAYS = 2
@@ -70,6 +72,7 @@ class RelayProcess:
         self.loop: Loop = new_loop(world.schedule, f"{host.name}/{number}", Random(world.draw()))
         self.server: Server | None = None
         self.is_gone = False
+        self.seats = Seats(world, self)
         self._stop = asyncio.Event()
         self.main = self.loop.create_task(self._live())
         self.main.add_done_callback(lambda task: world.relay_ended(self))
@@ -96,6 +99,7 @@ class RelayedWorld(World):
     ) -> None:
         super().__init__(seed, is_durable=is_durable, is_traced=is_traced)
         self._relay_rng = Random(seed ^ SALT)
+        self.network.on_open = self._note_open
         self.relays = [
             RelayHost(f"relay{at}", f"{ADDRESS}:{FIRST_PORT + at}") for at in range(RELAYS)
         ]
@@ -124,6 +128,12 @@ class RelayedWorld(World):
     def is_dark_at(self, target: str) -> bool:
         relay = next((one for one in self.relays if one.target == target), None)
         return self.is_dark if relay is None else relay.is_dark
+
+    def _note_open(self, stream: Stream, client: Client, server: ServerProcess) -> None:
+        if isinstance(client, RelayProcess):
+            client.seats.carried.append(Carried(stream))
+        elif isinstance(server, RelayProcess):
+            server.seats.agents.append(stream)
 
     # --- phases ---
 

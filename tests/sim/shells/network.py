@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,6 +51,8 @@ class Network:
         self.world = world
         self._streams: list[tuple[Stream, Client, ServerProcess]] = []
         """Those that some side does not know to be over, oldest first."""
+        self.on_open: Callable[[Stream, Client, ServerProcess], None] = lambda *_: None
+        """Learns of each call."""
 
     def _client_of(self, loop: Loop) -> Client:
         process: Any = self.world.process_of(loop)
@@ -98,6 +101,7 @@ class Network:
             return stream
         self._streams = [one for one in self._streams if not one[0].is_over]
         self._streams.append((stream, process, life))
+        self.on_open(stream, process, life)
         accept = life.server.accept
         world.schedule.after(rng.uniform(0, most_s), lambda: accept(stream, host.name))
         return stream

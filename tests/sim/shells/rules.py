@@ -294,6 +294,10 @@ class Rules:
         is_bad = is_bad or "incident" in fields or event in FORBIDDEN
         error = fields.get("exc_info")
         self._require("CleanLog", not is_bad, f"{name} logs {event} {fields} {error!r}")
+        if event == "coordinator_reached_again":
+            job_id = str(fields["job"])
+            self._count("ConnectionsLast")
+            self._require("ConnectionsLast", not self._is_quiet(job_id), f"{name}: {fields}")
         if event == "node_lost" and self.world.rates.is_patient:
             living = [host.living for host in self.world.hosts if host.living is not None]
             names = [
