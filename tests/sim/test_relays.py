@@ -25,7 +25,7 @@ NOTICED = {
     "keep the end of an agent secret": (20, "SeatsAreStreams"),
     "drop the ends of streams": (27, "SeatsAreStreams"),
     "end all when one leaves": (12, "ConnectionsLast"),
-    "keep the agents of a lost coordinator": (9, "SeatsAreStreams"),
+    "keep the agents of a lost coordinator": (29, "SeatsAreStreams"),
     "take a lost agent for a lost relay": (37, "LossesArePushed"),
     "number every stream alike": (1, "ConnectionsLast"),
 }

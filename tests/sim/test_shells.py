@@ -32,7 +32,7 @@ NOTICED = {
     "act before hearing": (1, "Liveness"),
     "ignore stalls": (8, "NobodyIsLost"),
     "forget the connection": (8, "NobodyIsLost"),
-    "send reports twice": (209, "ConnectionsSettle"),
+    "send reports twice": (209, "ConnectionsLast"),
     "forget reports of a broken stream": (261, "Liveness"),
     "answer without hearing": (5, "NobodyIsLost"),
     "drop the rest": (47, "Liveness"),

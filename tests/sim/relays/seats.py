@@ -90,8 +90,9 @@ class Seats:
 
     def _is_disturbed(self, now_ns: int) -> bool:
         """Return whether the relay or a peer of it stands still, is cut off, or has just gone."""
-        if any(one.stream.is_over_at_server or one.stream.up.is_cut for one in self.carried):
-            return True
+        calls = [one.stream for one in self.carried]
+        if not calls or any(call.is_over_at_server or call.up.is_cut for call in calls):
+            return True  # agents come and wait for the relay, and go
         life = self._world.coordinator
         loops = [self._process.loop] if life is None else [self._process.loop, life.loop]
         hosts: tuple[Place, ...] = (self._process.host, *self._world.hosts)
