@@ -35,7 +35,7 @@ NOTICED = {
     "send reports twice": (209, "ConnectionsLast"),
     "forget reports of a broken stream": (261, "Liveness"),
     "answer without hearing": (5, "NobodyIsLost"),
-    "drop the rest": (47, "Liveness"),
+    "drop the rest": (47, "ConnectionsLast"),
     "close the newer outbox": (3, "Liveness"),
     "keep the broken stream secret": (31, "LossesArePushed"),
     "lose nested inputs": (15, "Liveness"),
