@@ -157,6 +157,7 @@ def new_supervisor(
         warm=_warm(settings),
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
+        takes_milestones=lambda: agent.state.takes_milestones,
     )
 
 

@@ -113,9 +113,12 @@ def should_checkpoint(*, timeout_s: float = TIMEOUT_S) -> bool:
 def mark(name: Milestone) -> None:
     """Note that this worker has come so far before its first step, for the timeline of its round.
 
-    It takes microseconds and never fails. The first call of a process with a name counts. It is
-    reported with the first call that uses the network, such as `progress`. The coordinator shows
-    when the last worker has come so far, once every worker of the round has reported it.
+    It takes microseconds and never fails. The first call of a process with a name counts. The agent
+    learns it at once, and reports it when the last worker of the node has come so far. The
+    coordinator shows when the last worker of the round has.
+
+    An agent or a coordinator of an earlier release does not know this. Then each worker reports to
+    the coordinator, with its first call that uses the network, such as `progress`.
 
     Args:
         name: "imported", after the imports of the script, or "process_group", once
@@ -134,7 +137,7 @@ def progress(step: int) -> None:
     A round that reaches a higher step than any before has made progress: the pauses before restarts
     and the limits on failures in a row start again. Call it on every rank or on rank 0; only the
     calls of rank 0 count. It reports at most once a second, and waits for nothing. On every rank it
-    also reports what was marked.
+    also reports what was marked and the agent does not know.
     """
     if read_environment().rank == 0:
         from rallypoint.worker.session import current

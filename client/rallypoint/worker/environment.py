@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from rallypoint.client.errors import RallypointError
 
+_PLACE = ("RALLYPOINT_ROUND", "RALLYPOINT_LOCAL_RANK")
+
 
 class NotAWorker(RallypointError):
     """This process was not started by an agent."""
@@ -27,6 +29,10 @@ class Environment(NamedTuple):
     world_size: int
     notice_file: str
     """It exists while something is announced."""
+    mark_pipe: str
+    """The FIFO in which the agent reads marks; empty: it reads none."""
+    mark_head: str
+    """How each mark in it begins: the round, and the local rank."""
 
 
 def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
@@ -44,6 +50,8 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
             rank=int(environ["RANK"]),
             world_size=int(environ["WORLD_SIZE"]),
             notice_file=environ["RALLYPOINT_NOTICE_FILE"],
+            mark_pipe=environ.get("RALLYPOINT_MARK_PIPE", ""),
+            mark_head=" ".join(environ.get(name, "") for name in _PLACE),
         )
     except KeyError as missing:
         name = missing.args[0]

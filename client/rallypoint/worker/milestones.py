@@ -1,8 +1,11 @@
-"""How far this process has come before its first step; noted at once, and reported later.
+"""How far this process has come before its first step: the agent of its node learns it at once.
 
-Loading gRPC takes a fifth of a second, and a process that is forked meanwhile may hang. So a
-milestone loads nothing: it waits for the first call that uses the network, and its report says how
-long ago it was.
+The agent reads what workers write into a FIFO, and reports it for all of them together. So a
+milestone costs the worker microseconds and no connection, and loads nothing: loading gRPC takes a
+fifth of a second, and a process that is forked meanwhile may hang.
+
+Without such a FIFO, as with an older agent or coordinator, this process reports to the coordinator:
+with the first call that uses the network, and the report says how long ago it was.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, get_args
 
+from rallypoint.worker.environment import Environment, read_environment
+
 if TYPE_CHECKING:
     from rallypoint.worker.session import Session
 
@@ -20,7 +25,7 @@ Milestone = Literal["imported", "process_group"]
 _noted: dict[tuple[int, str], float] = {}
 """When a milestone was reached, by the id of the process and its name."""
 _waiting: set[tuple[int, str]] = set()
-"""Those of which no report has begun."""
+"""Those that the agent does not know yet, and of which no report to the coordinator has begun."""
 
 
 def note(name: Milestone) -> None:
@@ -35,18 +40,20 @@ def note(name: Milestone) -> None:
     if key not in _noted:
         _noted[key] = time.monotonic()
         _waiting.add(key)
-    if "grpc" in sys.modules:
+    if _needs_coordinator() and "grpc" in sys.modules:
         report()
 
 
 def is_waiting() -> bool:
     """Return whether this process has milestones to report."""
-    return bool(_waiting) and any(pid == os.getpid() for pid, _ in _waiting)
+    return bool(_own())
 
 
 def hand_over(session: Session) -> None:
-    """Begin to report what waits, without waiting for the answers."""
-    keys = [key for key in _waiting if key[0] == os.getpid()]
+    """Begin to report to the coordinator what the agent does not take, without waiting."""
+    if not _needs_coordinator():
+        return
+    keys = _own()
     _waiting.difference_update(keys)
     with suppress(Exception):  # a mark must not disturb the training
         session.milestones.note({name: _noted[pid, name] for pid, name in keys})
@@ -55,6 +62,43 @@ def hand_over(session: Session) -> None:
 def report() -> None:
     """Report what waits, if that is possible."""
     with suppress(Exception):  # the same
+        if not _needs_coordinator():
+            return
         from rallypoint.worker.session import current
 
         hand_over(current())
+
+
+def _own() -> list[tuple[int, str]]:
+    pid = os.getpid()
+    return [key for key in _waiting if key[0] == pid]
+
+
+def _needs_coordinator() -> bool:
+    """Tell the agent what waits; return whether something does that no agent takes."""
+    for key in _own():
+        try:
+            _tell_agent(read_environment(), key)
+        except BlockingIOError:
+            return False  # the FIFO is full: the next call tries again
+        except Exception:  # noqa: BLE001  # no agent reads: the coordinator learns it from here
+            return True
+        _waiting.discard(key)
+    return False
+
+
+def _tell_agent(environment: Environment, key: tuple[int, str]) -> None:
+    """Write one milestone into the agent's FIFO.
+
+    Raises:
+        BlockingIOError: it is full.
+        OSError: no agent reads it, or there is none.
+    """
+    at_ms = int(_noted[key] * 1000)
+    # What others may have written without an end of line stays apart.
+    line = f"\n{environment.mark_head} {key[1]} {at_ms}\n".encode()
+    fd = os.open(environment.mark_pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(fd, line)  # whole or not at all: it is shorter than PIPE_BUF
+    finally:
+        os.close(fd)

@@ -13,6 +13,7 @@ from rallypoint.v1 import job_pb2 as _job_pb2
 from rallypoint.v1 import node_pb2 as _node_pb2
 from rallypoint.v1 import round_pb2 as _round_pb2
 from rallypoint.v1 import verdict_pb2 as _verdict_pb2
+from rallypoint.v1 import worker_service_pb2 as _worker_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -34,6 +35,10 @@ class _CapabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Capability
     """Not valid."""
     CAPABILITY_NOTICES: _Capability.ValueType  # 1
     """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+    CAPABILITY_MILESTONES: _Capability.ValueType  # 2
+    """The agent passes on what milestones its workers have reached, in Reached and HeldRound. It tells its
+    workers to report them to it only if the coordinator can do this, too.
+    """
 
 class Capability(_Capability, metaclass=_CapabilityEnumTypeWrapper):
     """What an agent or a coordinator can do beyond its protocol version. What only one of them can do is not
@@ -44,6 +49,10 @@ CAPABILITY_UNSPECIFIED: Capability.ValueType  # 0
 """Not valid."""
 CAPABILITY_NOTICES: Capability.ValueType  # 1
 """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+CAPABILITY_MILESTONES: Capability.ValueType  # 2
+"""The agent passes on what milestones its workers have reached, in Reached and HeldRound. It tells its
+workers to report them to it only if the coordinator can do this, too.
+"""
 Global___Capability: _TypeAlias = Capability  # noqa: Y015
 
 class _GoodbyeReason:
@@ -120,6 +129,7 @@ class SessionRequest(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Random id of the agent process: 32 lower-case hexadecimal digits. Set in every message."""
     connection: _builtins.int
@@ -181,6 +191,10 @@ class SessionRequest(_message.Message):
     def goodbye(self) -> Global___Goodbye:
         """Report: the agent exits."""
 
+    @_builtins.property
+    def reached(self) -> Global___Reached:
+        """Report: every worker of the node has reached milestones."""
+
     def __init__(
         self,
         *,
@@ -200,12 +214,13 @@ class SessionRequest(_message.Message):
         draining: Global___Draining | None = ...,
         leaving: Global___Leaving | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        reached: Global___Reached | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "recorded", b"recorded", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "ready", b"ready", "recorded", b"recorded", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "recorded", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "recorded", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye", "reached"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -503,6 +518,7 @@ class HeldRound(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     START_FAILURE_FIELD_NUMBER: _builtins.int
+    MILESTONES_FIELD_NUMBER: _builtins.int
     state: _node_pb2.NodeState.ValueType
     """State of the node: ASSIGNED, STARTED, SUCCEEDED, FAILED, STOPPING or BLOCKED."""
     start_failure: _builtins.str
@@ -519,6 +535,12 @@ class HeldRound(_message.Message):
         512 KiB, so that the message is not too long.
         """
 
+    @_builtins.property
+    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.MilestoneReached]:
+        """Milestones that every worker of the node has reached, each with the time since the last one did. So
+        a coordinator that has started again knows them.
+        """
+
     def __init__(
         self,
         *,
@@ -526,10 +548,11 @@ class HeldRound(_message.Message):
         state: _node_pb2.NodeState.ValueType = ...,
         workers: _abc.Iterable[_node_pb2.Worker] | None = ...,
         start_failure: _builtins.str | None = ...,
+        milestones: _abc.Iterable[_worker_service_pb2.MilestoneReached] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "milestones", b"milestones", "order", b"order", "start_failure", b"start_failure", "state", b"state", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__start_failure: _TypeAlias = _typing.Literal["start_failure"]  # noqa: Y015
     _WhichOneofArgType__start_failure: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure"]  # noqa: Y015
@@ -620,6 +643,34 @@ class Started(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Started: _TypeAlias = Started  # noqa: Y015
+
+@_typing.final
+class Reached(_message.Message):
+    """Every worker of the node has reached milestones. Sent once in a round for each milestone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    MILESTONES_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Number of the round."""
+    @_builtins.property
+    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.MilestoneReached]:
+        """Those milestones, each with the time since the last of the workers reached it."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        milestones: _abc.Iterable[_worker_service_pb2.MilestoneReached] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["milestones", b"milestones", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reached: _TypeAlias = Reached  # noqa: Y015
 
 @_typing.final
 class StartFailed(_message.Message):

@@ -46,7 +46,7 @@ Global___Milestone: _TypeAlias = Milestone  # noqa: Y015
 
 @_typing.final
 class MilestoneReached(_message.Message):
-    """A milestone that a worker has reached. Set by the worker."""
+    """A milestone that a worker has reached, or, in a message of an agent, every worker of its node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

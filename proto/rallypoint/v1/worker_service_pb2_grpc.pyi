@@ -42,7 +42,8 @@ class WorkerServiceStub:
     """Reports how far training has come. A round that reaches a higher step than all rounds before it
     has made progress, which resets all counts in a row. One worker of the round is enough, and once
     a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-    round's timeline need every worker: the first report of each worker about a mark counts.
+    round's timeline need every worker: the first report of each worker about a mark counts. Workers that
+    can tell their agent need not report them here: it reports them for all workers of its node.
     """
 
 @_typing.type_check_only
@@ -59,7 +60,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Reports how far training has come. A round that reaches a higher step than all rounds before it
     has made progress, which resets all counts in a row. One worker of the round is enough, and once
     a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-    round's timeline need every worker: the first report of each worker about a mark counts.
+    round's timeline need every worker: the first report of each worker about a mark counts. Workers that
+    can tell their agent need not report them here: it reports them for all workers of its node.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -79,7 +81,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reports how far training has come. A round that reaches a higher step than all rounds before it
         has made progress, which resets all counts in a row. One worker of the round is enough, and once
         a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-        round's timeline need every worker: the first report of each worker about a mark counts.
+        round's timeline need every worker: the first report of each worker about a mark counts. Workers that
+        can tell their agent need not report them here: it reports them for all workers of its node.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

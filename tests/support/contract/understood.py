@@ -6,7 +6,7 @@ Texts are cleaned and cut, codes and pids brought into their ranges; everything 
 from __future__ import annotations
 
 from rallypoint.agent.core import desired, reports
-from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
+from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Milestone, Stage
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
 from rallypoint.server.core.messages import inputs
@@ -15,6 +15,7 @@ from rallypoint.server.core.model.node import HeldRound as HeldThere
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
+from rallypoint.server.core.model.round import Milestone as MilestoneThere
 from rallypoint.server.core.model.verdict import Consequence
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from support.contract.values import NOW_MS
@@ -69,6 +70,9 @@ def report_there(  # noqa: C901  # one flat case per report
             return inputs.Ready(sender, inputs.ReadyPort(number, port))
         case reports.StartedReport(round=number, pids=pids):
             return inputs.Started(sender, number, pids)
+        case reports.ReachedReport(round=number, milestone=milestone, at_ms=at_ms):
+            ago_ms = max(0, NOW_MS - at_ms)
+            return inputs.Reached(sender, number, ((MILESTONES[milestone], ago_ms),))
         case reports.StartFailedReport(round=number, text=text):
             return inputs.StartFailed(sender, number, line(text[:1_024]))
         case reports.LeavingReport(round=number, text=text):
@@ -87,6 +91,23 @@ def report_there(  # noqa: C901  # one flat case per report
             return inputs.Goodbye(sender, line(text[:1_024]) or SILENT[kind])
 
 
+def milestones_there(held: HeldRound) -> tuple[tuple[MilestoneThere, int], ...]:
+    """Return what all workers of a held round have reached, as the coordinator knows it."""
+    found = {
+        one: [at_ms for worker in held.workers for name, at_ms in worker.milestones if name is one]
+        for one in Milestone
+    }
+    return tuple(
+        (MILESTONES[one], max(0, NOW_MS - max(times, default=0)))
+        for one, times in found.items()
+        if len(times) == len(held.workers)
+    )
+
+
+MILESTONES = {
+    Milestone.IMPORTED: MilestoneThere.IMPORTED,
+    Milestone.PROCESS_GROUP: MilestoneThere.PROCESS_GROUP,
+}
 SILENT = {
     reports.GoodbyeKind.FINISHED: "its run has ended",
     reports.GoodbyeKind.RELEASED: "the coordinator released it",
@@ -145,6 +166,7 @@ def held_there(held: HeldRound) -> HeldThere:
         exits=tuple(exit_there(one) for one in held.workers if one.pid and one.outcome is not None),
         start_failure=line((held.start_failure or "")[:1_024]),
         worker_token=held.order.worker_token,
+        milestones=milestones_there(held),
     )
 
 

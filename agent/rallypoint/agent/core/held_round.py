@@ -56,6 +56,13 @@ class IllegalStage(AssertionError):
         self.after = after
 
 
+class Milestone(Enum):
+    """How far a worker has come before its first step, by the names that scripts use."""
+
+    IMPORTED = "imported"
+    PROCESS_GROUP = "process_group"
+
+
 class ErrorRecord(Struct, frozen=True):
     """The error that a worker recorded: in its error file, or last on standard error."""
 
@@ -123,6 +130,8 @@ class LocalWorker(Struct, frozen=True):
     """Set once it has ended."""
     recorded: LocalExit | None = None
     """Its failure, if it recorded an error before any signal of ours and did not end at once."""
+    milestones: tuple[tuple[Milestone, int], ...] = ()
+    """Those that it has reached, each with when; in the order of their arrival."""
 
     @property
     def outcome(self) -> LocalExit | None:
@@ -132,6 +141,10 @@ class LocalWorker(Struct, frozen=True):
     def started(self, pid: int, now_ms: int) -> LocalWorker:
         """Return the worker with its process."""
         return replace(self, pid=pid, started_ms=now_ms)
+
+    def reached_ms(self, milestone: Milestone) -> int | None:
+        """Return when it reached a milestone; None: it has not."""
+        return next((at_ms for one, at_ms in self.milestones if one is milestone), None)
 
     def failed(self, recorded: LocalExit) -> LocalWorker:
         """Return the running worker with its failure."""
@@ -193,6 +206,16 @@ class HeldRound(Struct, frozen=True):
     def all_ended(self) -> bool:
         """True when every worker has ended."""
         return all(worker.exit is not None for worker in self.workers)
+
+    def reached_ms(self, milestone: Milestone) -> int | None:
+        """Return when the last worker reached a milestone; None: not every worker has."""
+        latest_ms = 0
+        for worker in self.workers:
+            at_ms = worker.reached_ms(milestone)
+            if at_ms is None:
+                return None
+            latest_ms = max(latest_ms, at_ms)
+        return latest_ms
 
     def moved(self, stage: Stage, *, kill_ms: int | None = None) -> HeldRound:
         """Enter `stage`; the shutdown timeout, if it has one, ends at `kill_ms`.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
-from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.core.held_round import ErrorRecord, Milestone
 
 
 class Welcomed(Struct, frozen=True):
     """A coordinator answered the Hello."""
 
     epoch: int
+    takes_milestones: bool = False
+    """It takes the milestones of workers from their agent."""
 
 
 class Disconnected(Struct, frozen=True):
@@ -74,6 +76,16 @@ class WorkerNotStarted(Struct, frozen=True):
     round: int
     local_rank: int
     text: str
+
+
+class MilestoneReached(Struct, frozen=True):
+    """A worker says that it has reached a milestone. All of it may be wrong."""
+
+    round: int
+    local_rank: int
+    milestone: Milestone
+    at_ms: int
+    """When, by the agent's clock."""
 
 
 class WorkerRecorded(Struct, frozen=True):
@@ -177,6 +189,7 @@ Input = (
     | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
+    | MilestoneReached
     | WorkerRecorded
     | WorkerEnded
     | Swept

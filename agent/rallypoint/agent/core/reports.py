@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.agent.core.held_round import LocalWorker
+from rallypoint.agent.core.held_round import LocalWorker, Milestone
 
 
 class ReadyReport(Struct, frozen=True):
@@ -21,6 +21,15 @@ class StartedReport(Struct, frozen=True):
 
     round: int
     pids: tuple[int, ...]
+
+
+class ReachedReport(Struct, frozen=True):
+    """Every local worker has reached a milestone."""
+
+    round: int
+    milestone: Milestone
+    at_ms: int
+    """When the last of them did."""
 
 
 class StartFailedReport(Struct, frozen=True):
@@ -94,6 +103,7 @@ Report = (
     DrainingReport
     | ReadyReport
     | StartedReport
+    | ReachedReport
     | StartFailedReport
     | LeavingReport
     | RecordedReport

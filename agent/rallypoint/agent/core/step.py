@@ -22,6 +22,7 @@ from rallypoint.agent.core.leaving.drain import (
     give_up,
     leave,
 )
+from rallypoint.agent.core.milestones import reach
 from rallypoint.agent.core.reports import (
     BlockedReport,
     ExitedReport,
@@ -80,9 +81,8 @@ def _kill_ms(state: AgentState) -> int | None:
 
 def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat case per input
     match input:
-        case inputs.Welcomed(epoch=epoch):
-            work.change(away_since_ms=None, epoch=max(work.state.epoch, epoch))
-            work.do(effects.SendReports())
+        case inputs.Welcomed():
+            work.welcome(input)
         case inputs.Disconnected():
             if work.state.away_since_ms is None:
                 work.change(away_since_ms=work.now_ms)
@@ -104,6 +104,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _on_worker_started(work, input)
         case inputs.WorkerNotStarted():
             _on_worker_not_started(work, input)
+        case inputs.MilestoneReached():
+            reach(work, input)
         case inputs.WorkerRecorded():
             _on_worker_recorded(work, input)
         case inputs.WorkerEnded():

@@ -13,6 +13,7 @@ from rallypoint.agent.core.state import AgentState, Ending
 
 if TYPE_CHECKING:
     from rallypoint.agent.core.desired import Desired, DesiredDrain, Notice
+    from rallypoint.agent.core.inputs import Welcomed
     from rallypoint.agent.core.state import Drain, PortWait
 
 SIGTERM = 15
@@ -31,6 +32,7 @@ class Changes(TypedDict, total=False):
     desired_drain: DesiredDrain | None
     revision: int
     epoch: int
+    takes_milestones: bool
     reports: tuple[Report, ...]
     acknowledged: int
     drain: Drain
@@ -59,6 +61,12 @@ class Work:
     def do(self, effect: Effect) -> None:
         """Add an effect."""
         self.effects.append(effect)
+
+    def welcome(self, welcomed: Welcomed) -> None:
+        """Begin a session; what waited for one is sent."""
+        epoch = max(self.state.epoch, welcomed.epoch)
+        self.change(away_since_ms=None, epoch=epoch, takes_milestones=welcomed.takes_milestones)
+        self.do(SendReports())
 
     def report(self, report: Report) -> None:
         """Queue a report; without a session it waits for the next one."""

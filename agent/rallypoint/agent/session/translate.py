@@ -14,7 +14,7 @@ from rallypoint.agent.core.desired import (
     RoundHeader,
     RunOrder,
 )
-from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
+from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Milestone, Stage
 from rallypoint.agent.core.reports import (
     BlockedReport,
     DrainingReport,
@@ -22,6 +22,7 @@ from rallypoint.agent.core.reports import (
     GoodbyeKind,
     GoodbyeReport,
     LeavingReport,
+    ReachedReport,
     ReadyReport,
     RecordedReport,
     Report,
@@ -35,6 +36,7 @@ from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.durations import to_duration, to_ms, to_timestamp
 
 _NODE_STATES = {
@@ -48,6 +50,10 @@ _NODE_STATES = {
     Stage.CLEAN: node_pb2.NODE_STATE_STOPPING,  # READY once its next port is reserved
 }
 """The state of a node in each stage of its round. Without a round it is READY."""
+_MILESTONES = {
+    Milestone.IMPORTED: worker_pb2.MILESTONE_IMPORTED,
+    Milestone.PROCESS_GROUP: worker_pb2.MILESTONE_PROCESS_GROUP,
+}
 _GOODBYES = {
     GoodbyeKind.FINISHED: agent_pb2.GOODBYE_REASON_FINISHED,
     GoodbyeKind.RELEASED: agent_pb2.GOODBYE_REASON_RELEASED,
@@ -87,7 +93,17 @@ def _held_message(held: HeldRound, now_ms: int) -> agent_pb2.HeldRound:
         state=_NODE_STATES[held.stage],
         workers=[_held_worker(worker, now_ms) for worker in held.workers],
         start_failure=None if held.start_failure is None else _limited(held.start_failure),
+        milestones=[
+            _milestone(one, at_ms, now_ms)
+            for one in Milestone
+            if (at_ms := held.reached_ms(one)) is not None
+        ],
     )
+
+
+def _milestone(milestone: Milestone, at_ms: int, now_ms: int) -> worker_pb2.MilestoneReached:
+    age = to_duration(max(0, now_ms - at_ms))
+    return worker_pb2.MilestoneReached(milestone=_MILESTONES[milestone], age=age)
 
 
 def _held_worker(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
@@ -176,6 +192,10 @@ def report_message(  # noqa: C901  # one flat case per report
             return agent_pb2.SessionRequest(ready=ready)
         case StartedReport(round=number, pids=pids):
             return agent_pb2.SessionRequest(started=agent_pb2.Started(round=number, pids=pids))
+        case ReachedReport(round=number, milestone=milestone, at_ms=at_ms):
+            milestones = [_milestone(milestone, at_ms, now_ms)]
+            reached = agent_pb2.Reached(round=number, milestones=milestones)
+            return agent_pb2.SessionRequest(reached=reached)
         case StartFailedReport(round=number, text=text):
             start_failed = agent_pb2.StartFailed(round=number, text=_limited(text))
             return agent_pb2.SessionRequest(start_failed=start_failed)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rallypoint.agent.machine.fifo import FifoLines
 from rallypoint.agent.torchelastic.variables import TIMERS_ENV
 
 SWITCH_ENV = "TORCHELASTIC_ENABLE_FILE_TIMER"
@@ -107,9 +108,7 @@ class TimerFile:
             raise TimerFileRefused(path, error.strerror or str(error)) from error
         self.path = path
         self._identity = _identity(os.fstat(self._fd))
-        self._rest = b""
-        self._is_skipping = False
-        """The next bytes are the rest of a line that is too long."""
+        self._lines = FifoLines(self._fd, line_bytes_max=LINE_BYTES_MAX, read_bytes=_READ_BYTES)
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
@@ -121,19 +120,8 @@ class TimerFile:
         Returns:
             One item a line, in the order written; None for a line that holds no request.
         """
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return []
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        requests = [self._parse(line) for line in lines]
-        if len(self._rest) > LINE_BYTES_MAX:
-            self._is_skipping, self._rest = True, b""
-        return requests
-
-    def _parse(self, line: bytes) -> Request | None:
-        is_cut, self._is_skipping = self._is_skipping, False
-        return None if is_cut or len(line) > LINE_BYTES_MAX else parse_request(line)
+        lines = self._lines.read()
+        return [None if line is None else parse_request(line) for line in lines]
 
     def close(self) -> None:
         """Close the FIFO, and remove it unless another file has taken its path."""

@@ -21,6 +21,7 @@ from rallypoint.wire.access import TLS_VARIABLES, TOKEN_VARIABLES
 if TYPE_CHECKING:
     from rallypoint.agent.warm.command import Shape
 
+MARKS_ENV = "RALLYPOINT_MARK_PIPE"
 _FLAGS_END = 2
 """The interpreter and -u."""
 _FUNCTION_ARGUMENTS = 3
@@ -101,6 +102,8 @@ class WorkerFiles(Struct, frozen=True):
     server: str
     """The Unix socket on which `torch.distributed.elastic.control_plane.worker_main` listens;
     empty: none."""
+    marks: str = ""
+    """The FIFO for its milestones; empty: it reports them to the coordinator."""
 
 
 def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) -> tuple[str, ...]:
@@ -202,4 +205,8 @@ def worker_environment(
     environment.pop(SERVER_ENV, None)
     if files.server:
         environment[SERVER_ENV] = files.server
+    # The same holds for the FIFO of another agent around this one.
+    environment.pop(MARKS_ENV, None)
+    if files.marks:
+        environment[MARKS_ENV] = files.marks
     return environment

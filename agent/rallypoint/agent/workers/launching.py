@@ -24,6 +24,7 @@ from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_files import read_stamp
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
 from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command, worker_environment
+from rallypoint.agent.workers.marks.pipe import MarkPipe
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
 from rallypoint.base.file_thread import FileThread, Pending
@@ -76,6 +77,8 @@ class Launcher(Struct):
     """Makes the folders and opens the files of a round."""
     began: Callable[[RunOrder], None]
     """Learns that the workers of a round were requested."""
+    marks: MarkPipe
+    """Hears which milestones they reach."""
     warm: WarmStarts | None = None
     """Lets standbys become workers; None: there are none."""
     _warming: tuple[list[Prepared], dict[int, Standby]] | None = None
@@ -154,6 +157,7 @@ class Launcher(Struct):
             self._start(order, workers)
 
     def _start(self, order: RunOrder, workers: list[Prepared]) -> None:
+        self.marks.begin(order)
         if self.warm is None:
             self._start_all(order, workers, {})
             return
@@ -309,6 +313,7 @@ class Launcher(Struct):
             error=error_file,
             notices=str(notice_file(self.own.path(), order.number)),
             server=self.own.socket_path(order.number, local_rank),
+            marks=self.marks.path(),
         )
 
     def _environment(

@@ -35,6 +35,7 @@ from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.launching import Launcher
+from rallypoint.agent.workers.marks.pipe import MarkPipe
 from rallypoint.agent.workers.notices import NoticeWriter
 from rallypoint.agent.workers.own_folder import Folders, OwnFolder
 from rallypoint.agent.workers.signals.delivery import Delivery
@@ -66,6 +67,7 @@ class Supervisor:
         warm: Warm | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
         began: Callable[[RunOrder], None] = lambda order: None,
+        takes_milestones: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin without workers.
 
@@ -73,8 +75,7 @@ class Supervisor:
             host: the helper process.
             launch: the command line of a worker.
             job_id: the job, for its workers.
-            environment: what workers inherit. Holds the mark by which a later agent finds
-                leftovers of this one.
+            environment: what workers inherit, with the mark by which leftovers are found.
             variables: further variables of ours, as they are when a round starts.
             post: takes inputs of the core, in the event loop.
             tasks: runs what takes time.
@@ -83,6 +84,7 @@ class Supervisor:
             warm: the standbys of the node; None: it has none.
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
+            takes_milestones: tells whether the coordinator takes milestones of workers.
         """
         self.host = host
         self.post = post
@@ -106,7 +108,6 @@ class Supervisor:
         self._has_swept_folders = False
         self._files = FileThread("files")
         self._own_files = FileThread("own files")
-        # The agent's own folder lies below the logs if no temporary folder can be made.
         self._own = OwnFolder(lambda: outputs.folder.path)
         self._notices = NoticeWriter(self._own, self._own_files, tasks)
         self._folders = Folders(outputs, self._files, self._own, self._own_files)
@@ -128,9 +129,10 @@ class Supervisor:
             plugin=plugin,
             is_wanted=is_wanted,
             spawn=self._spawn,
-            refuse=self._refuse,
+            refuse=lambda order, *why: post(inputs.WorkerNotStarted(order.number, *why)),
             files=self._files,
             began=self._on_began,
+            marks=MarkPipe(self._own.path, takes_milestones, post),
         )
         self._signals = Delivery(
             send=lambda signum, alone: self._request(lambda: self.host.signal(signum, alone=alone)),
@@ -257,6 +259,7 @@ class Supervisor:
     async def _close_observers(self) -> None:
         self._errors.close()
         self._exits.close()
+        self._launcher.marks.close()
 
     async def _close_host(self) -> None:
         await self.host.close()
@@ -307,9 +310,6 @@ class Supervisor:
         if not self._has_swept_folders:  # after the first start, because no worker has to wait
             self._has_swept_folders = True
             self.tasks.create_task(self._folders.remove_dead())
-
-    def _refuse(self, order: RunOrder, local_rank: int, text: str) -> None:
-        self.post(inputs.WorkerNotStarted(order.number, local_rank, text))
 
     def _request(self, request: Callable[[], None]) -> None:
         """Send a request, or log that it failed: `_replace_host` then follows."""

@@ -146,6 +146,7 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
         case (
             inputs.Ready()
             | inputs.Started()
+            | inputs.Reached()
             | inputs.StartFailed()
             | inputs.Leaving()
             | inputs.Recorded()

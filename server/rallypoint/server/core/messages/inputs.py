@@ -79,6 +79,15 @@ class Started(Struct, frozen=True):
     pids: tuple[int, ...]
 
 
+class Reached(Struct, frozen=True):
+    """Every worker of the node has reached milestones."""
+
+    sender: Sender
+    round: int
+    milestones: tuple[tuple[Milestone, int], ...]
+    """Each with how long ago the last worker reached it, in ms."""
+
+
 class StartFailed(Struct, frozen=True):
     """A worker could not be started."""
 
@@ -359,6 +368,7 @@ Operation = (
 Report = (
     Ready
     | Started
+    | Reached
     | StartFailed
     | Recorded
     | Exited

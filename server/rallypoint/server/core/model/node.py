@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rallypoint.server.core.model.desired import Desired, Drain
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.round import Assignment, RoundHeader
+from rallypoint.server.core.model.round import Assignment, Milestone, RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
 
@@ -49,6 +49,8 @@ class HeldRound(Struct, frozen=True):
     """Why a worker could not be started; empty when all could be."""
     worker_token: str = ""
     """The token of its workers."""
+    milestones: tuple[tuple[Milestone, int], ...] = ()
+    """Those that every worker of the node has reached, each with how long ago, in ms."""
 
 
 class Program(Struct, frozen=True):

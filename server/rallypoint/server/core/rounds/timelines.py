@@ -2,7 +2,8 @@
 
 The end of a round gives the first marks of the next one. A round has a constant number of moments,
 which are journalled, and a bit per worker until every worker has reached a milestone, which is not:
-a coordinator that starts again meanwhile does not learn when the last worker did.
+agents repeat it to a coordinator that starts again meanwhile. What workers have reported without
+their agent is forgotten then.
 
 What agents and workers say of times are ages. They are clamped: nothing happened later than it was
 reported, nor before its round was sealed.
@@ -18,6 +19,7 @@ from rallypoint.server.core.messages.inputs import Progressed
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import (
     REQUESTED,
+    Assignment,
     Milestone,
     Reached,
     Round,
@@ -103,19 +105,41 @@ def with_milestones(round: Round, report: Progressed, now_ms: int) -> Round:
     if size > WORKERS_MAX or round.timeline is None:
         return round
     for milestone, ago_ms in report.milestones:
-        round = _with_milestone(round, rank, milestone, max(round.sealed_ms, now_ms - ago_ms))
+        at_ms = max(round.sealed_ms, now_ms - ago_ms)
+        round = _with_milestone(round, 1 << rank, milestone, at_ms)
     return round
 
 
-def _with_milestone(round: Round, rank: int, milestone: Milestone, at_ms: int) -> Round:
+def with_node_milestones(
+    round: Round, place: Assignment, milestones: Iterable[tuple[Milestone, int]], now_ms: int
+) -> Round:
+    """Return the running round after the agent of a member has reported milestones.
+
+    Args:
+        round: the round.
+        place: of the member.
+        milestones: those that all its workers have reached, each with how long ago, in ms.
+        now_ms: journal time.
+    """
+    if round.header.world_size > WORKERS_MAX or round.timeline is None:
+        return round
+    ranks = ((1 << place.local_world_size) - 1) << place.first_rank
+    for milestone, ago_ms in milestones:
+        at_ms = max(round.sealed_ms, now_ms - ago_ms)
+        round = _with_milestone(round, ranks, milestone, at_ms)
+    return round
+
+
+def _with_milestone(round: Round, ranks: int, milestone: Milestone, at_ms: int) -> Round:
+    """Return the round after workers, a bit per rank, have reached a milestone."""
     timeline = round.timeline
     assert timeline is not None
     is_import = milestone is Milestone.IMPORTED
     known = round.imported if is_import else round.process_group
     mark_ms = timeline.imported_ms if is_import else timeline.process_group_ms
-    if mark_ms is not None or known.ranks >> rank & 1:
+    if mark_ms is not None or known.ranks | ranks == known.ranks:
         return round
-    reached = Reached(known.ranks | 1 << rank, max(known.latest_ms, at_ms))
+    reached = Reached(known.ranks | ranks, max(known.latest_ms, at_ms))
     if reached.ranks.bit_count() == round.header.world_size:
         if is_import:
             timeline = replace(timeline, imported_ms=reached.latest_ms)

@@ -16,7 +16,13 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.round import LOST_MAX, Departure, Round, RoundReason
+from rallypoint.server.core.model.round import (
+    LOST_MAX,
+    Departure,
+    Milestone,
+    Round,
+    RoundReason,
+)
 from rallypoint.server.core.model.worker import Symptom
 from rallypoint.server.core.rounds.drains import (
     begin_drain,
@@ -24,6 +30,7 @@ from rallypoint.server.core.rounds.drains import (
     without_drain_of,
 )
 from rallypoint.server.core.rounds.fences import lift_fence
+from rallypoint.server.core.rounds.timelines import with_node_milestones
 from rallypoint.server.core.sessions.exits import put_round, register_exits, update_held_exits
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
@@ -31,6 +38,7 @@ from rallypoint.server.core.verdicts.health import note_failure
 
 RoundReport = (
     inputs.Started
+    | inputs.Reached
     | inputs.StartFailed
     | inputs.Recorded
     | inputs.Exited
@@ -155,6 +163,8 @@ def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
             is_news = node.state is NodeState.ASSIGNED
             state = NodeState.STARTED if is_news else node.state
             draft.put_node(replace(node, state=state, pids=pids))
+        case inputs.Reached(milestones=milestones):
+            note_milestones(draft, node, milestones)
         case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
@@ -180,6 +190,8 @@ def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound
             return replace(held, state=state, pids=pids)
         case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
             return update_held_exits(draft, held, exits)
+        case inputs.Reached():
+            return held  # an adopted round has no timeline
         case inputs.Succeeded():
             return replace(held, state=NodeState.SUCCEEDED)
         case inputs.StartFailed() | inputs.Leaving():
@@ -191,6 +203,7 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
     """Apply what a member's Hello says about the round that the member holds."""
     node = draft.require_node(session)
     draft.put_node(replace(node, pids=held.pids or node.pids))
+    note_milestones(draft, node, held.milestones)
     register_exits(draft, session, held.exits)
     node = draft.require_node(session)
     if held.state is NodeState.SUCCEEDED:
@@ -205,6 +218,18 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
             and draft.require_job(node.job_id).phase is Phase.RUNNING
         ):
             depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
+
+
+def note_milestones(
+    draft: Draft, node: Node, milestones: tuple[tuple[Milestone, int], ...]
+) -> None:
+    """Note in the running round what all workers of a member have reached."""
+    job = draft.require_job(node.job_id)
+    if job.phase is not Phase.RUNNING or job.round is None or node.assignment is None:
+        return
+    round = with_node_milestones(job.round, node.assignment, milestones, draft.now_ms)
+    if round is not job.round:
+        draft.put_job(replace(job, round=round))
 
 
 def mark_succeeded(draft: Draft, node: Node) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rallypoint.server.core.model.node import HeldRound, NodeState
-from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
+from rallypoint.server.core.model.round import Assignment, Milestone, RoundHeader, RoundReason
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2, round_pb2
+from rallypoint.v1 import worker_service_pb2 as worker_pb2
+from rallypoint.wire.durations import to_ms
 
 _STATES = {
     node_pb2.NODE_STATE_ASSIGNED: NodeState.ASSIGNED,
@@ -32,6 +34,24 @@ _REASONS = {
     round_pb2.ROUND_REASON_RESIZED: RoundReason.RESIZED,
 }
 """Reasons for which a round can begin. Any other is kept as unknown: it is only echoed."""
+_MILESTONES = {
+    worker_pb2.MILESTONE_IMPORTED: Milestone.IMPORTED,
+    worker_pb2.MILESTONE_PROCESS_GROUP: Milestone.PROCESS_GROUP,
+}
+
+
+def to_milestones(
+    reached: Iterable[worker_pb2.MilestoneReached],
+) -> tuple[tuple[Milestone, int], ...]:
+    """Return milestones, each with how long ago it was reached, in ms.
+
+    Those that only a newer agent or worker knows are left out.
+    """
+    return tuple(
+        (_MILESTONES[one.milestone], to_ms(one.age))
+        for one in reached
+        if one.milestone in _MILESTONES
+    )
 
 
 def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
@@ -49,6 +69,7 @@ def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
         exits=exits,
         start_failure=held.start_failure,
         worker_token=order.worker_token,
+        milestones=to_milestones(held.milestones),
     )
 
 

@@ -9,6 +9,7 @@ from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage, require
 from rallypoint.server.rpc.convert.exits import Ends, to_exits
+from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_ms
 
@@ -90,6 +91,9 @@ def _round_report(
             pids = tuple(envelope.started.pids)
             require(len(pids) == local_world_size, "started.pids", "must be one per worker")
             return inputs.Started(sender, envelope.started.round, pids)
+        case "reached":
+            reached = envelope.reached
+            return inputs.Reached(sender, reached.round, to_milestones(reached.milestones))
         case "start_failed":
             failed = envelope.start_failed
             return inputs.StartFailed(sender, failed.round, failed.text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.reading.lists import JobList
 from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES
@@ -174,19 +174,8 @@ def to_progress(
         to_ms(request.step_age),
         request.rank if request.HasField("rank") else None,
         request.world_size,
-        tuple(
-            (MILESTONES[one.milestone], to_ms(one.age))
-            for one in request.milestones
-            if one.milestone in MILESTONES  # a newer worker's are ignored
-        ),
+        to_milestones(request.milestones),
     )
-
-
-MILESTONES = {
-    worker_service_pb2.MILESTONE_IMPORTED: Milestone.IMPORTED,
-    worker_service_pb2.MILESTONE_PROCESS_GROUP: Milestone.PROCESS_GROUP,
-}
-"""Those of the contract."""
 
 
 def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:

@@ -1,0 +1,1 @@
+"""What workers tell their agent of their way to the first step."""
