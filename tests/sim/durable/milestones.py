@@ -1,4 +1,6 @@
-"""Simulated workers that report milestones, and what the timelines of rounds have to be.
+"""Simulated workers that say their milestones, and what the timelines of rounds have to be.
+
+They tell their agent, or report to the coordinator, or do both, as the seed says.
 
 Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
 """
@@ -9,10 +11,14 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.core import inputs as agent_inputs
+from rallypoint.agent.core.held_round import Milestone
+from rallypoint.agent.core.state import AgentState
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundHeader, Timeline
 from rallypoint.server.core.rounds.timelines import MARKS, find_disorder
 from rallypoint.server.core.step import Transition
@@ -21,13 +27,15 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.durations import to_duration
 from sim.rules.rules import Checker
+from sim.world.wire import header_of
 
 if TYPE_CHECKING:
+    from sim.world.node import Agent
     from sim.world.process import Group, Process, RoundKey
     from sim.world.server import Server
     from sim.world.world import World
 
-ACTIVE_PERCENT = 30
+ACTIVE_PERCENT = 60
 """Of the seeds."""
 DELAY_MS_MAX = 1_500
 """Until a worker has reached a milestone."""
@@ -38,9 +46,15 @@ AGAIN_PERCENT = 30
 WRONG_AGE_MS = 3_600_000
 WRONG_PERCENT = 5
 """Of the reports are about the time before the round."""
+WAYS = ("agent", "coordinator", "both")
 NAMES = {
     worker_pb2.MILESTONE_IMPORTED: "imported_ms",
     worker_pb2.MILESTONE_PROCESS_GROUP: "process_group_ms",
+}
+
+MILESTONES = {
+    worker_pb2.MILESTONE_IMPORTED: Milestone.IMPORTED,
+    worker_pb2.MILESTONE_PROCESS_GROUP: Milestone.PROCESS_GROUP,
 }
 
 
@@ -51,8 +65,12 @@ class Milestones:
         self.world = world
         self._rng = Random(f"{world.seed} milestones")
         self._is_active = self._rng.random() * 100 < ACTIVE_PERCENT
+        self._told_rng = Random(f"{world.seed} marks")
+        self._way = self._told_rng.choice(WAYS)
+        self._told: dict[tuple[RoundKey, str], set[int]] = {}
+        """The ranks that have told their agent of a milestone."""
         self.reported: dict[tuple[RoundKey, str], set[int]] = {}
-        """The ranks that have reported a milestone, whether or not it was heard."""
+        """The ranks that have said a milestone, whether or not it was heard."""
 
     def begin(self, group: Group) -> None:
         """Let the workers of a round, all of which run, reach milestones."""
@@ -67,8 +85,33 @@ class Milestones:
         delay_ms = draw.randint(0, DELAY_MS_MAX) + way_ms
         age_ms = WRONG_AGE_MS if draw.random() * 100 < WRONG_PERCENT else way_ms
         for _ in range(1 + (draw.random() * 100 < AGAIN_PERCENT)):
-            clock.after(delay_ms, partial(self._report, process, milestone, age_ms))
+            if self._way != "agent":
+                clock.after(delay_ms, partial(self._report, process, milestone, age_ms))
+            if self._way != "coordinator":
+                clock.after(delay_ms, partial(self._tell, process, milestone, age_ms))
             delay_ms += draw.randint(0, DELAY_MS_MAX)
+
+    def _tell(
+        self, process: Process, milestone: worker_pb2.Milestone.ValueType, age_ms: int
+    ) -> None:
+        """Tell the agent, which may be frozen; some lines are about no worker of the round."""
+        world, order, agent = self.world, process.order, process.agent
+        if not process.is_alive or world.is_calm:
+            return
+        round, local_rank = order.number, process.local_rank
+        if self._told_rng.random() * 100 < WRONG_PERCENT:
+            round, local_rank = self._told_rng.choice(((round - 1, 0), (round, 4_000)))
+        else:
+            for said in (self.reported, self._told):
+                said.setdefault((process.group.key, NAMES[milestone]), set()).add(process.rank)
+        reached = agent_inputs.MilestoneReached(
+            round, local_rank, MILESTONES[milestone], world.clock.now_ms - age_ms
+        )
+        agent.take(partial(agent.post, reached))
+
+    def are_told(self, key: RoundKey, name: str) -> bool:
+        """Return whether all workers of a round have told their agents of a milestone."""
+        return len(self._told.get((key, name), ())) == key[1].world_size
 
     def _report(
         self, process: Process, milestone: worker_pb2.Milestone.ValueType, age_ms: int
@@ -107,6 +150,23 @@ class TimelinesHold(Checker):
         super().__init__(world)
         self._known: dict[tuple[int, JobId, RoundHeader], Timeline] = {}
         self._before: dict[JobId, Job] = {}
+
+    def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
+        """A coordinator that has heard all agents of a round knows what all agents know."""
+        job_id = agent.host.plan.job_id
+        server = self.world.server_of(job_id)
+        job = None if server is None else server.state.jobs.get(job_id)
+        if job is None or job.round is None or job.phase is not Phase.RUNNING:
+            return
+        header, timeline = job.round.header, job.round.timeline
+        for milestone, name in NAMES.items():
+            if timeline is None or getattr(timeline, name) is not None:
+                continue
+            if self.world.progress.milestones.are_told((job_id, header), name):
+                hosts = [host for host in self.world.hosts if host.plan.job_id == job_id]
+                known = [_is_known(host.agent, header, MILESTONES[milestone]) for host in hosts]
+                is_known = sum(known) == header.group_world_size
+                self.require(not is_known, f"{job_id}: round {header.number} lacks {name}")
 
     def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
         self._before = dict(server.state.jobs)
@@ -156,3 +216,13 @@ class TimelinesHold(Checker):
                 ranks = set(range(header.world_size))
                 self.require(ranks <= reported, f"{job_id}: {name}, reported by {reported}")
         self._known[key] = timeline
+
+
+def _is_known(agent: Agent | None, header: RoundHeader, milestone: Milestone) -> bool:
+    """Return whether an agent has told the coordinator that its workers reached a milestone."""
+    if agent is None or not agent.is_attached or agent.state.reports:
+        return False
+    held = agent.state.held
+    if held is None or header_of(held.order) != header:
+        return False
+    return held.reached_ms(milestone) is not None

@@ -43,7 +43,7 @@ from sim.world.clock import Timer
 from sim.world.contacts import Contacts, reattach_ms
 from sim.world.network import Stream
 from sim.world.turns import Steps
-from sim.world.wire import Hangup
+from sim.world.wire import TERMS, Hangup
 
 if TYPE_CHECKING:
     from sim.world.world import World
@@ -193,7 +193,7 @@ class Server:
 
     def _open(self, stream: Stream, hello: inputs.Hello) -> None:
         session = hello.identity.session
-        stream.outbox = self.outboxes.open(session, hello.connection, hello.identity.spec)
+        stream.outbox = self.outboxes.open(session, hello.connection, hello.identity.spec, TERMS)
         self._streams[id(stream.outbox)] = stream
         self._newest[session] = max(self._newest.get(session, 0), hello.connection)
         self._submit(hello)

@@ -17,17 +17,21 @@ from grpc_status import rpc_status
 
 from rallypoint.agent.core import desired
 from rallypoint.agent.session.endings import BrokenStream, read_ending
-from rallypoint.agent.settings import Settings
+from rallypoint.agent.settings import CAPABILITIES, Settings
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.rpc.convert.hello import Terms
 from rallypoint.server.rpc.views.enums import OUTCOMES, REASONS
 from rallypoint.server.rpc.views.spec import spec_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 
 M = TypeVar("M", bound=Message)
+
+TERMS = Terms(1, frozenset(CAPABILITIES))
+"""What every coordinator agrees on with every agent."""
 
 _REASONS = {number: reason for reason, number in REASONS.items()}
 _OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}

@@ -155,7 +155,14 @@ def held(number: int, epoch: int) -> agent_pb2.HeldRound:
             node_pb2.Worker(local_rank=0, pid=4_000),
             node_pb2.Worker(local_rank=1, pid=4_001),
         ],
+        milestones=milestones(),
     )
+
+
+def milestones() -> list[worker_service_pb2.MilestoneReached]:
+    """Return what workers have reached, with every field set."""
+    imported = worker_service_pb2.MILESTONE_IMPORTED
+    return [worker_service_pb2.MilestoneReached(milestone=imported, age=SECOND)]
 
 
 def ready_hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
@@ -191,6 +198,7 @@ def reports(round: int) -> dict[str, Message]:
         "heartbeat": agent_pb2.Heartbeat(number=1),
         "ready": agent_pb2.Ready(round=round, master_port=20_009),
         "started": agent_pb2.Started(round=round, pids=[4_000, 4_001]),
+        "reached": agent_pb2.Reached(round=round, milestones=milestones()),
         "start_failed": agent_pb2.StartFailed(round=round, text="no such file"),
         "recorded": agent_pb2.Recorded(round=round, workers=running()),
         "exited": agent_pb2.Exited(round=round, workers=exits()),
@@ -285,11 +293,7 @@ def requests(node_name: str) -> dict[str, Message]:
             step_age=SECOND,
             rank=0,
             world_size=2,
-            milestones=[
-                worker_service_pb2.MilestoneReached(
-                    milestone=worker_service_pb2.MILESTONE_IMPORTED, age=SECOND
-                )
-            ],
+            milestones=milestones(),
         ),
         **key_requests(),
     }

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rallypoint.agent.core import desired, reports
-from rallypoint.agent.core.held_round import ErrorRecord, HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.core.held_round import (
+    ErrorRecord,
+    HeldRound,
+    LocalExit,
+    LocalWorker,
+    Milestone,
+    Stage,
+)
 from rallypoint.agent.core.state import AgentState, Drain, Ending
 from rallypoint.server.core.model.desired import (
     Desired,
@@ -71,7 +78,8 @@ def exits(draw: st.DrawFn) -> LocalExit:
 def workers(local_rank: int) -> st.SearchStrategy[LocalWorker]:
     """Return a worker that may not have started, may run, or may have ended."""
     waits = st.just(LocalWorker(local_rank))
-    runs = st.builds(LocalWorker, st.just(local_rank), pids, times)
+    reached = st.dictionaries(st.sampled_from(Milestone), times).map(lambda all: tuple(all.items()))
+    runs = st.builds(LocalWorker, st.just(local_rank), pids, times, milestones=reached)
     ended = st.builds(LocalWorker, st.just(local_rank), pids, times, exits())
     failed = st.builds(LocalWorker, st.just(local_rank), st.just(0), st.just(0), exits())
     return st.one_of(waits, runs, ended, failed)
@@ -96,6 +104,7 @@ def reported() -> st.SearchStrategy[reports.Report]:
     return st.one_of(
         st.builds(reports.ReadyReport, st.integers(0, ROUND_MAX), st.integers(1, 65_535)),
         st.builds(reports.StartedReport, number, all_pids),
+        st.builds(reports.ReachedReport, number, st.sampled_from(Milestone), times),
         st.builds(reports.StartFailedReport, number, words),
         st.builds(reports.LeavingReport, number, words),
         st.builds(reports.ExitedReport, number, ended),

@@ -18,7 +18,7 @@ from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import unpack_details
 from support.core.served import LIMIT_S, Agent, served
 
-NOTICES = agent_pb2.CAPABILITY_NOTICES
+NOTICES, MILESTONES = agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_MILESTONES
 PAIR = job_pb2.JobSpec(min_nodes=2, max_nodes=2)
 
 
@@ -59,7 +59,13 @@ def test_highest_common_version_is_chosen(
 
 @pytest.mark.parametrize(
     ("lowest", "capabilities", "shared"),
-    [(0, [], {NOTICES}), (1, [], set()), (1, [NOTICES], {NOTICES}), (1, [NOTICES, 99], {NOTICES})],
+    [
+        (0, [], {NOTICES}),
+        (1, [], set()),
+        (1, [NOTICES], {NOTICES}),
+        (1, [NOTICES, 99], {NOTICES}),
+        (1, [MILESTONES], {MILESTONES}),
+    ],
 )
 def test_only_what_both_can_do_is_used(
     lowest: int, capabilities: list[agent_pb2.Capability.ValueType], shared: set[int]
@@ -86,7 +92,7 @@ async def test_welcome_names_terms_and_true_deadlines() -> None:
         welcome = (await agent.read()).welcome
     deadlines = welcome.deadlines
 
-    assert (1, [NOTICES]) == (welcome.protocol_version, list(welcome.capabilities))
+    assert (1, [NOTICES, MILESTONES]) == (welcome.protocol_version, list(welcome.capabilities))
     assert (round(HELLO_S_MAX * 1000), 7_000, 3_000, 900, 9_000) == (
         to_ms(deadlines.hello_within),
         to_ms(deadlines.started_within),
