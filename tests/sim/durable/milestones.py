@@ -181,11 +181,12 @@ class TimelinesHold(Checker):
             if job.round is not None and job.round.timeline is not None:
                 self._check(server, job_id, job.round.header, job.round.timeline)
             elif was is not None and was.round is not None and job.history:
-                key = (server.life, job_id, was.round.header)
-                kept = next(one for one in job.history[::-1] if one.number == key[2].number)
-                self.require(
-                    kept.timeline == self._known.get(key), f"{job_id}: the history has {kept}"
-                )
+                header = was.round.header
+                kept = next(one for one in job.history[::-1] if one.number == header.number)
+                is_there = (kept.timeline is None) == (was.round.timeline is None)
+                self.require(is_there, f"{job_id}: the history has {kept}")
+                if kept.timeline is not None:  # the end may bring the last milestones with it
+                    self._check(server, job_id, header, kept.timeline)
 
     def restored(self, before: Server, after: Server) -> None:
         for job_id, job in after.state.jobs.items():
