@@ -154,7 +154,6 @@ def test_timeline_is_that_of_the_recovery(world: World) -> None:
     assert {"detected", "told", "stopped", "swept", "sealed", "started"} == {*marks_of(job)}
     room = Room(world, sorted(fresh, key=lambda one: one.rank))
     room.ask("mark", "imported")
-    room.ask("loop", "1")  # the first call that uses the network
     job = world.jobs.wait(world.job_id, lambda job: "imported" in marks_of(job))
     coordinator.kill()
     world.coordinator(port, state)
@@ -174,6 +173,33 @@ def test_timeline_is_that_of_the_recovery(world: World) -> None:
         (event,) = events
         assert job.round.header.number == event.round == 2
         assert event.text.startswith("round 2 took its first step ")
+
+
+def test_coordinator_dies_between_the_marks_of_workers(world: World) -> None:
+    """Agents repeat what it did not journal; a worker that writes garbage disturbs no one."""
+    port = world.ports.reserve()
+    state = f"--state=sqlite:{world.folder / 'state' / 'journal'}"
+    coordinator = world.coordinator(port, state)
+    agents, workers = start(world)
+    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    room = Room(world, workers)
+    assert ["ok"] * 4 == room.ask("scribble")
+    assert ["ok"] * 3 == room.ask("mark", "imported", ranks=[0, 1, 2])
+    coordinator.kill()
+    assert ["ok"] == room.ask("mark", "process_group", ranks=[0])
+    world.coordinator(port, state)
+    for agent in agents:
+        agent.wait_event("coordinator_reached_again")
+    assert "imported" not in marks_of(world.jobs.get(world.job_id))
+    assert ["ok"] == room.ask("mark", "imported", ranks=[3])
+    world.jobs.wait(world.job_id, lambda job: "imported" in marks_of(job))
+    assert ["ok"] * 3 == room.ask("mark", "process_group", ranks=[1, 2, 3])
+    job = world.jobs.wait(world.job_id, lambda job: "process_group" in marks_of(job))
+    found = marks_of(job)
+
+    assert 1 == job.round.header.number
+    assert found["sealed"] <= found["imported"] <= found["process_group"]
+    assert [[False, False]] * 4 == room.ask("loaded")  # neither gRPC nor a thread
 
 
 def fail_in_round(world: World, number: int, step: int) -> None:

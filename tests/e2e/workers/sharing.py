@@ -12,6 +12,8 @@ its result, or with the error that it has caught:
     get KEY WAIT             read a key of the run, after a wait
     progress STEP            report a step
     mark NAME                report a milestone
+    scribble                 write what is no mark where marks are written
+    loaded                   say whether gRPC is loaded, and threads are
     exit CODE                end with this code
 """
 
@@ -49,6 +51,13 @@ def use_key(words: list[str]) -> object:
     return None if found is None else found.decode()
 
 
+def scribble() -> None:
+    fd = os.open(os.environ["RALLYPOINT_MARK_PIPE"], os.O_WRONLY | os.O_NONBLOCK)
+    for garbage in (b"\xff" * 500, b"1 7 imported 1\n", b"9 0 imported 1\n", b"1 0 imp"):
+        os.write(fd, garbage)
+    os.close(fd)
+
+
 def obey(words: list[str]) -> object:  # noqa: C901  # one flat case per command
     match words:
         case ["barrier", name, timeout]:
@@ -68,6 +77,10 @@ def obey(words: list[str]) -> object:  # noqa: C901  # one flat case per command
             worker.progress(int(step))
         case ["mark", "imported" | "process_group" as name]:
             worker.mark(name)
+        case ["scribble"]:
+            scribble()
+        case ["loaded"]:
+            return ["grpc" in sys.modules, "threading" in sys.modules]
         case ["exit", code]:
             sys.exit(int(code))
         case _:

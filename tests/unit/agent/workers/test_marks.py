@@ -1,0 +1,158 @@
+"""The FIFO of marks: what its lines mean, and what becomes of everything else in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.core.held_round import Milestone
+from rallypoint.agent.core.inputs import MilestoneReached
+from rallypoint.agent.workers.marks import pipe
+from rallypoint.agent.workers.marks.pipe import LINE_BYTES_MAX, MarkPipe, parse_mark
+from support.core.orders import run_order
+
+IMPORTED = Milestone.IMPORTED
+LIMIT_S = 60
+MOST = 10**16 - 1
+"""The highest number in a line."""
+
+
+def order(number: int = 1) -> RunOrder:
+    first = run_order()
+    return replace(first, header=replace(first.header, number=number))
+
+
+class Node:
+    """A pipe, and what it has posted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.marks: list[MilestoneReached] = []
+        self.came = asyncio.Event()
+        self.is_heard = True
+        self.pipe = MarkPipe(lambda: folder, lambda: self.is_heard, self.post)
+
+    def post(self, mark: MilestoneReached) -> None:
+        self.marks.append(mark)
+        self.came.set()
+
+    def write(self, data: bytes) -> None:
+        fd = os.open(self.pipe.path(), os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+
+    async def wait(self, count: int) -> list[MilestoneReached]:
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.marks) < count:
+                self.came.clear()
+                await self.came.wait()
+        return self.marks
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.pipe.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        (b"3 0 imported 17", MilestoneReached(3, 0, IMPORTED, 17)),
+        (b"3 12 process_group 0", MilestoneReached(3, 12, Milestone.PROCESS_GROUP, 0)),
+        (
+            b"9" * 16 + b" 9999 imported " + b"9" * 16,
+            MilestoneReached(10**16 - 1, 9_999, IMPORTED, 10**16 - 1),
+        ),
+        (b"", None),
+        (b"3 0 imported", None),
+        (b"3 0 imported 17 ", None),
+        (b" 3 0 imported 17", None),
+        (b"3 -1 imported 17", None),
+        (b"3 0 trained 17", None),
+        (b"3 0 imported 1e3", None),
+        (b"3 0 imported \xd9\xa1", None),
+        (b"9" * 17 + b" 0 imported 1", None),
+        (b"\xff\x00", None),
+    ],
+)
+def test_line_is_a_mark_or_nothing(line: bytes, mark: MilestoneReached | None) -> None:
+    """Numbers are short, and the longest line fits the limit."""
+    assert mark == parse_mark(line)
+    assert mark is None or len(line) <= LINE_BYTES_MAX
+
+
+async def test_marks_of_the_round_are_posted_once(node: Node) -> None:
+    """Not those of another round or of no worker, whatever else is written between them."""
+    node.write(b"early")
+    node.pipe.begin(order(2))
+    node.write(b"\n1 0 imported 5\n\n2 2 imported 5\n\n2 0 imported 6\n\n2 0 imported 7\n")
+    node.write(b"x" * 60_000)
+    await node.wait(1)
+    node.write(b"\n2 1 imported 8\n")
+
+    assert [MilestoneReached(2, 0, IMPORTED, 6), MilestoneReached(2, 1, IMPORTED, 8)] == (
+        await node.wait(2)
+    )
+    node.pipe.begin(order(3))
+    node.write(b"\n2 0 imported 9\n\n3 0 imported 10\n")
+    assert MilestoneReached(3, 0, IMPORTED, 10) == (await node.wait(3))[-1]
+
+
+async def test_worker_that_writes_without_end_is_read_with_pauses(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop reads one portion, then it is free; the others' marks come all the same."""
+    reads: list[int] = []
+    has_read = asyncio.Event()
+    genuine = pipe.FifoLines.read
+
+    def read(lines: pipe.FifoLines) -> list[bytes | None]:
+        found = genuine(lines)
+        reads.append(len(found))
+        has_read.set()
+        return found
+
+    monkeypatch.setattr(pipe.FifoLines, "read", read)
+    monkeypatch.setattr(pipe, "PAUSE_S", 10 * LIMIT_S)
+    node.write(b"garbage\n" * 7_000 + b"\n1 1 imported 5\n")
+    node.pipe.begin(order())
+    async with asyncio.timeout(LIMIT_S):
+        await has_read.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert [pipe.READ_BYTES // 8] == reads
+    monkeypatch.undo()
+    node.pipe._listen()  # the pause is over
+    assert [MilestoneReached(1, 1, IMPORTED, 5)] == await node.wait(1)
+
+
+def test_without_a_coordinator_that_takes_them_there_is_no_fifo(tmp_path: Path) -> None:
+    """Then workers report for themselves; as soon as one does, the next round has one."""
+    node = Node(tmp_path)
+    node.is_heard = False
+    assert "" == node.pipe.path()
+    node.is_heard = True
+
+    assert Path(node.pipe.path()).is_fifo()
+    assert 0o600 == os.stat(node.pipe.path()).st_mode & 0o777
+
+
+def test_full_disk_keeps_no_worker_from_starting(tmp_path: Path) -> None:
+    """A FIFO that cannot be made is tried again in the next round."""
+    folder = tmp_path / "own"
+    made = Node(folder)
+    assert "" == made.pipe.path()
+    made.pipe.begin(order())
+    folder.mkdir()
+
+    assert Path(made.pipe.path()).is_fifo()
