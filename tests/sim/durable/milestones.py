@@ -70,7 +70,7 @@ class Milestones:
         self._told: dict[tuple[RoundKey, str], set[int]] = {}
         """The ranks that have told their agent of a milestone."""
         self.reported: dict[tuple[RoundKey, str], set[int]] = {}
-        """The ranks that have said a milestone, whether or not it was heard."""
+        """The ranks that have reported a milestone on either way, whether or not it was heard."""
 
     def begin(self, group: Group) -> None:
         """Let the workers of a round, all of which run, reach milestones."""

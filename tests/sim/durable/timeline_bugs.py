@@ -65,7 +65,7 @@ def _speak_for_all_workers() -> list[Patch]:
     return [(agent_core, "reach", reach)]
 
 
-def _forget_what_workers_said() -> list[Patch]:
+def _forget_what_workers_reached() -> list[Patch]:
     """Say Hello without the milestones of the held round."""
     real = translate._held_message
 
@@ -83,5 +83,5 @@ TIMELINE_BUGS: dict[str, Bug] = {
     "move the first step": (_move_the_first_step, RULES),
     "believe ages of milestones": (_believe_ages, RULES),
     "speak for all workers": (_speak_for_all_workers, RULES),
-    "forget what workers said": (_forget_what_workers_said, RULES),
+    "forget what workers reached": (_forget_what_workers_reached, RULES),
 }

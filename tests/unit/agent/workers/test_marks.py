@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Milestone
 from rallypoint.agent.core.inputs import MilestoneReached
+from rallypoint.agent.machine.fifo import FifoLines
 from rallypoint.agent.workers.marks import pipe
 from rallypoint.agent.workers.marks.pipe import LINE_BYTES_MAX, MarkPipe, parse_mark
 from support.core.orders import run_order
@@ -113,15 +114,15 @@ async def test_worker_that_writes_without_end_is_read_with_pauses(
     """The loop reads one portion, then it is free; the others' marks come all the same."""
     reads: list[int] = []
     has_read = asyncio.Event()
-    genuine = pipe.FifoLines.read
+    genuine = FifoLines.read
 
-    def read(lines: pipe.FifoLines) -> list[bytes | None]:
+    def read(lines: FifoLines) -> list[bytes | None]:
         found = genuine(lines)
         reads.append(len(found))
         has_read.set()
         return found
 
-    monkeypatch.setattr(pipe.FifoLines, "read", read)
+    monkeypatch.setattr(FifoLines, "read", read)
     monkeypatch.setattr(pipe, "PAUSE_S", 10 * LIMIT_S)
     node.write(b"garbage\n" * 7_000 + b"\n1 1 imported 5\n")
     node.pipe.begin(order())
