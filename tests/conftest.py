@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import pytest
 from rallypoint.base import log
 
 HERE = Path(__file__).parent
-ORDER = ("sim", "e2e", "docs", "unit")
-"""Folders: what takes longest begins first, and the small change fills up the end."""
+LATER = ("unit",)
+"""Folders whose tests begin when all others have begun: the small change fills up the end."""
 TOGETHER = (
     "tests/unit/",
     "tests/e2e/launching/test_examples.py",
@@ -28,19 +29,23 @@ TOGETHER = (
 )
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 
-ALONE = (
+BUSY = (
     "tests/docs/test_commands.py::test_commands_run_as_printed[README.md:",
     "tests/e2e/failures/test_coordinator_death.py::test_coordinator_that_is_told_to_end",
     "tests/e2e/failures/test_grandchildren.py",
-    "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
-    "tests/e2e/failures/test_silence.py::test_each_job_waits",
     "tests/e2e/launching/test_logs_specs.py::test_real_plugin",
-    "tests/e2e/operations/test_output.py::test_console_that_stands_still",
     "tests/e2e/operations/test_output.py::test_flood",
     "tests/e2e/torch/test_process_groups.py",
 )
+CALM = (
+    "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
+    "tests/e2e/failures/test_silence.py::test_each_job_waits",
+    "tests/e2e/operations/test_output.py::test_console_that_stands_still",
+)
+LAST = (*BUSY, *CALM)
 """Tests of how soon something happens, and those in which so many processes import torch at once
-that they would reach their limits beside others. They run last, with no other test beside them."""
+that they would reach their limits beside others. They run last: one of those that need much of the
+machine at a time, and beside it one of those that need a tenth of a processor and wait."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,14 +65,17 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Of the long tests, what stays whole would take longest at the end, with nothing beside it.
     is_long_run = config.getoption("markexpr") == "long"
-
-    def place(item: pytest.Item) -> tuple[bool, bool, int]:
-        folder = item.path.relative_to(HERE).parts[0]
+    folders = [item.path.relative_to(HERE).parts[0] for item in items]
+    sizes, seen = Counter(folders), Counter[str]()
+    places: dict[str, tuple[bool, bool, bool, float]] = {}
+    for item, folder in zip(items, folders, strict=True):
         is_whole = item.nodeid.startswith(TOGETHER)
-        is_late = item.nodeid.startswith(ALONE)
-        return is_late, is_long_run and not is_whole, ORDER.index(folder)
-
-    items.sort(key=place)
+        is_last = item.nodeid.startswith(LAST)
+        # Simulations need a processor, and other tests wait: some of each run at any time.
+        share = 0.0 if folder in LATER else seen[folder] / sizes[folder]
+        seen[folder] += 1
+        places[item.nodeid] = is_last, is_long_run and not is_whole, folder in LATER, share
+    items.sort(key=lambda item: places[item.nodeid])
 
 
 @pytest.fixture(autouse=True)
@@ -81,29 +89,30 @@ def _structlog() -> Iterator[None]:
 
 
 class Turns:
-    """Lets the tests in ALONE wait until every other process has done its part.
+    """Lets the tests in LAST wait until every process has done its part of the others.
 
-    Each process holds a shared lock on one file until its session ends. The process that is
-    given the tests in ALONE, all of them at the end, takes the lock for itself.
+    Each process holds a shared lock on one file until its session ends, or until it comes to a test
+    in LAST. Then it waits until nobody holds the lock.
     """
 
     def __init__(self, run_id: str) -> None:
         path = Path(tempfile.gettempdir()) / f"rallypoint-tests-{run_id}.lock"
         self._file = path.open("a")
         self._path = path
-        self._is_alone = False
+        self._is_last = False
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Wait before the time limit of the test begins to count."""
-        if item.nodeid.startswith(ALONE) and not self._is_alone:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._is_alone = True
+        if item.nodeid.startswith(LAST) and not self._is_last:
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # gives up the shared lock while it waits
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._is_last = True
         return (yield)
 
     def pytest_sessionfinish(self) -> None:
-        if self._is_alone:
+        if self._is_last:
             self._path.unlink(missing_ok=True)
         self._file.close()
 
@@ -137,7 +146,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _find_scope(nodeid: str) -> str:
-    """Return what a test is handed out with: its file, itself, or all that have to be alone."""
-    if nodeid.startswith(ALONE):
-        return "alone"
+    """Return what a test is handed out with: its file, itself, or others that run last."""
+    for name, tests in (("busy", BUSY), ("calm", CALM)):
+        if nodeid.startswith(tests):
+            return name
     return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from msgspec import Struct
 
 from support.docs.pages import REPOSITORY, Step, find_blocks
@@ -53,6 +55,21 @@ def prepare_nodejs_client(folder: Path) -> Path:
     _require_nodejs()
     here, _ = _follow("clients/node", folder, _env())
     return here
+
+
+def share_nodejs_client(factory: pytest.TempPathFactory) -> Path:
+    """Return what `prepare_nodejs_client` returns; it runs once for all processes of the tests."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "nodejs-client").open("a+") as note:
+        fcntl.flock(note, fcntl.LOCK_EX)  # not for ever: each test has a limit
+        note.seek(0)
+        if path := note.read():
+            return Path(path)
+        made = prepare_nodejs_client(factory.mktemp("client"))
+        note.write(str(made))
+        return made
 
 
 def _require_nodejs() -> None:

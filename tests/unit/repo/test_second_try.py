@@ -69,7 +69,17 @@ def start(folder: Path, source: str, *arguments: str) -> subprocess.Popen[str]:
         (folder / name / "conftest.py").touch()
         (folder / name / f"test_{name}.py").write_text(f"def test_{name}(): pass\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # what it does not need takes most of its time
+    options = [
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+    ]
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), *options, *arguments],
         cwd=folder,
