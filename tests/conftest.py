@@ -18,6 +18,16 @@ import pytest
 from rallypoint.base import log
 
 HERE = Path(__file__).parent
+FIRST = (
+    "tests/e2e/slurm/",
+    "tests/e2e/durable/test_coordinator_crash.py",
+    "tests/e2e/sharing/test_languages.py",
+    "tests/e2e/release/",
+    "tests/docs/test_commands.py::test_commands_run_as_printed[install.md:",
+    "tests/sim/test_explore.py::test_small_world_is_safe_in_every_order[workers ",
+    "tests/sim/test_simulation.py::test_many_seeds",
+)
+"""Tests that take so long that nothing would run beside them at the end."""
 LATER = ("unit",)
 """Folders whose tests begin when all others have begun: the small change fills up the end."""
 TOGETHER = (
@@ -29,23 +39,25 @@ TOGETHER = (
 )
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
 
-BUSY = (
-    "tests/docs/test_commands.py::test_commands_run_as_printed[README.md:",
-    "tests/e2e/failures/test_coordinator_death.py::test_coordinator_that_is_told_to_end",
-    "tests/e2e/failures/test_grandchildren.py",
-    "tests/e2e/launching/test_logs_specs.py::test_real_plugin",
-    "tests/e2e/operations/test_output.py::test_flood",
-    "tests/e2e/torch/test_process_groups.py",
+LANES = (
+    (
+        "tests/e2e/failures/test_coordinator_death.py::test_coordinator_that_is_told_to_end",
+        "tests/e2e/failures/test_grandchildren.py",
+        "tests/e2e/launching/test_logs_specs.py::test_real_plugin",
+        "tests/e2e/operations/test_output.py::test_flood",
+        "tests/e2e/torch/test_process_groups.py",
+    ),
+    (
+        "tests/docs/test_commands.py::test_commands_run_as_printed[README.md:",
+        "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
+        "tests/e2e/failures/test_silence.py::test_each_job_waits",
+        "tests/e2e/operations/test_output.py::test_console_that_stands_still",
+    ),
 )
-CALM = (
-    "tests/e2e/failures/test_network.py::test_node_that_is_cut_off",
-    "tests/e2e/failures/test_silence.py::test_each_job_waits",
-    "tests/e2e/operations/test_output.py::test_console_that_stands_still",
-)
-LAST = (*BUSY, *CALM)
+LAST = tuple(test for lane in LANES for test in lane)
 """Tests of how soon something happens, and those in which so many processes import torch at once
-that they would reach their limits beside others. They run last: one of those that need much of the
-machine at a time, and beside it one of those that need a tenth of a processor and wait."""
+that they would reach their limits beside others. They run last, one of each lane at a time; those
+of the second lane wait, or have wide limits."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,14 +79,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_long_run = config.getoption("markexpr") == "long"
     folders = [item.path.relative_to(HERE).parts[0] for item in items]
     sizes, seen = Counter(folders), Counter[str]()
-    places: dict[str, tuple[bool, bool, bool, float]] = {}
+    places: dict[str, tuple[bool, int, bool, float]] = {}
     for item, folder in zip(items, folders, strict=True):
-        is_whole = item.nodeid.startswith(TOGETHER)
+        is_early = is_long_run and item.nodeid.startswith(TOGETHER)
+        usual = len(FIRST) + (not is_early)
+        rank = next((at for at, one in enumerate(FIRST) if item.nodeid.startswith(one)), usual)
         is_last = item.nodeid.startswith(LAST)
         # Simulations need a processor, and other tests wait: some of each run at any time.
         share = 0.0 if folder in LATER else seen[folder] / sizes[folder]
         seen[folder] += 1
-        places[item.nodeid] = is_last, is_long_run and not is_whole, folder in LATER, share
+        places[item.nodeid] = is_last, rank, folder in LATER, share
     items.sort(key=lambda item: places[item.nodeid])
 
 
@@ -147,7 +161,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def _find_scope(nodeid: str) -> str:
     """Return what a test is handed out with: its file, itself, or others that run last."""
-    for name, tests in (("busy", BUSY), ("calm", CALM)):
+    for number, tests in enumerate(LANES):
         if nodeid.startswith(tests):
-            return name
+            return f"lane {number}"
     return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid

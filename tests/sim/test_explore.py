@@ -8,6 +8,7 @@ from sim.explore import describe
 from sim.seeds.bugs import BUGS, planted
 from sim.small.search import Search
 from sim.small.small import Bounds, Mishap
+from support.tries.portions import choose_portion
 
 WHOLE = {
     "one node, one mishap": Bounds(nodes=1, min_nodes=1, depth=60, is_running=True),
@@ -41,7 +42,7 @@ WHOLE = {
         depth=60, is_running=True, exits=False, meetings=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
-    "workers meet, one mishap": Bounds(depth=8, is_running=True, meetings=1),
+    "workers meet, one mishap": Bounds(depth=choose_portion(8, 7), is_running=True, meetings=1),
     "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
     "workers add, an answer is lost": Bounds(
         depth=60,
@@ -55,7 +56,7 @@ WHOLE = {
         depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers add, one watches, the coordinator restarts": Bounds(
-        depth=24,
+        depth=choose_portion(24, 16),
         is_running=True,
         exits=False,
         adds=1,

@@ -13,9 +13,10 @@ from sim.relays.bugs import BUGS, planted
 from sim.relays.world import RelayedWorld
 from sim.run import commit
 from sim.shells.run import Result, run_seed, run_seeds
+from support.tries.portions import choose_portion
 
 FEW = range(40)
-MANY = range(40, 240)
+MANY = range(40, 40 + choose_portion(200, 100))
 PROCESSORS = 2
 NOTICED = {
     "take a lost relay for lost agents": (562, "NobodyIsLost"),

@@ -28,8 +28,8 @@ from support.tries.portions import choose_portion
 
 OWNERS = {"owners": "1"}
 FEW = range(75)
-MANY = range(choose_portion(2_400, 600))
-MANY_OWNERS = range(10, 10 + choose_portion(240, 80), 40)
+MANY = range(choose_portion(2_400, 400))
+MANY_OWNERS = range(10, 10 + choose_portion(240, 40), 40)
 PART = 25
 """Seeds of one test, so that no process is busy for long while others have nothing to do."""
 PROCESSORS = 2

@@ -2,7 +2,7 @@
 
 Every scenario runs through node-agent with nothing added and nothing started before. What torchrun
 does was recorded, see `support/torchrun/records.py`; `make test-records` runs torchrun itself for
-each record and compares, the long tests for a tenth of them. One check serves both, so what
+each record and compares, the long tests for one in twenty. One check serves both, so what
 torchrun does is measured and not remembered; where the two differ on purpose, the scenario names
 both values and the reason.
 """
@@ -19,7 +19,7 @@ from support.torchrun import records
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
 
 NAMES = [scenario.name for scenario in SCENARIOS]
-SAMPLE = 10
+SAMPLE = 20
 """One of so many records is checked by each run of the long tests. A record is stale with another
 version of torch and with another digest of its scenario, so the others would find the same."""
 LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unknown")

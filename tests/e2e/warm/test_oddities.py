@@ -21,11 +21,14 @@ from support.oddities.cases import (
     streams,
 )
 from support.oddities.driver import Driver
+from support.tries.portions import choose_portion
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
-PART = 4
-"""One of so many cases runs with `make test`, and all of them with `make test-long`."""
+PARTS = 4
+"""One of so many cases runs with `make test`, another one with `make test-long`."""
+CHOSEN = range(choose_portion(PARTS, 2))
+"""The parts of them that run at all."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 
 
@@ -38,10 +41,13 @@ def driver() -> Iterator[Driver]:
 
 def case_parameter(number: int, case: Case) -> object:
     """Return the parameter for a case."""
-    return pytest.param(case, marks=pytest.mark.long if number % PART else (), id=case.name)
+    return pytest.param(case, marks=pytest.mark.long if number % PARTS else (), id=case.name)
 
 
-@pytest.mark.parametrize("case", [case_parameter(*one) for one in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "case",
+    [case_parameter(at, case) for at, case in enumerate(CASES) if at % PARTS in CHOSEN],
+)
 def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
     """Or they differ as docs/warm.md says."""
     cold, warm = driver.compare(case, tmp_path)

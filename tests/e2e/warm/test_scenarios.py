@@ -13,19 +13,29 @@ import pytest
 
 from support.scenarios import SCENARIOS
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
+from support.tries.portions import choose_portion
 
 PROMPT_AGENT = str(Path(__file__).parents[2] / "support" / "warm" / "prompt_agent.py")
 WARM = (sys.executable, PROMPT_AGENT, "--warm=json,logging")
 RESTARTS = ("restarts", "logs_of_attempts", "restarts_used_up", "elastic_restart")
 """Scenarios whose later rounds must be warm; of the others, most have one round."""
+PARTS = 3
+CHOSEN = range(choose_portion(PARTS, 1))
+"""The parts of the other scenarios that run: each has a cold twin, which always runs."""
 EXCLUDED = ("underscores", "python_exec")
 """The first one has --no_python, which excludes --warm; a wrapper that PYTHON_EXEC names runs
 before its round, see docs/warm.md."""
-CHOSEN = [one for one in SCENARIOS if one.name not in EXCLUDED and "--no-python" not in one.command]
+POSSIBLE = [
+    one for one in SCENARIOS if one.name not in EXCLUDED and "--no-python" not in one.command
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scenario", CHOSEN, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [one for at, one in enumerate(POSSIBLE) if at % PARTS in CHOSEN or one.name in RESTARTS],
+    ids=lambda one: one.name,
+)
 def test_scenario_with_warm_workers(scenario: Scenario, tmp_path: Path) -> None:
     """Error files, logs, exit codes and numbers of restarts are those of cold workers."""
     ran = run_scenario(scenario, Launcher.NODE_AGENT, tmp_path / "a", instead=WARM)

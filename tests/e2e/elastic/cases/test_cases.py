@@ -50,7 +50,7 @@ def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     assert [one for one in listed if not any(map(one.covers, found))] == [], "not so any more"
 
 
-SAMPLE = 10
+SAMPLE = 20
 """One of so many records is checked by each run of the long tests; `make test-records` checks all,
 which takes half an hour of a processor."""
 
