@@ -26,6 +26,7 @@ def crash(figures: Path, *flags: str) -> list[dict[str, Any]]:
     return crashes
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_nothing_is_forgotten(tmp_path: Path) -> None:
     """No worker restarts without a failure, nothing is taken back, every change counts."""

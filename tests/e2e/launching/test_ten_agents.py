@@ -1,11 +1,14 @@
 """Jobs without a name do not mix, although they share a machine and a coordinator."""
 
+import pytest
+
 from support.processes.commands import NODE_AGENT
 from support.processes.world import OBEDIENT, PROMPT, World
 
 AGENTS, WORKERS = 10, 2
 
 
+@pytest.mark.long
 def test_ten_agents_without_a_job_id_are_ten_jobs(world: World) -> None:
     """Each job has its own id, its own workers with ranks from 0, and its own master port.
 

@@ -25,9 +25,9 @@ from support.tries.portions import choose_portion
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
-PARTS = 4
-"""One of so many cases runs with `make test`, another one with `make test-long`."""
-CHOSEN = range(choose_portion(PARTS, 2))
+PARTS = 6
+"""One of so many cases runs with `make test`, two with `make test-long`."""
+CHOSEN = range(choose_portion(PARTS, 3))
 """The parts of them that run at all."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 

@@ -9,9 +9,13 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from support.recovery.lives import World
 
+FEW = 50
+MORE = range(FEW, 100)
+LONG = pytest.mark.long
+
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(s, marks=LONG) for s in MORE)])
 def test_safe_in_chaos_and_at_rest_in_peace(seed: int, *, durable: bool) -> None:
     """Whatever happens no invariant breaks, and when the faults stop the job comes to rest."""
     world = World(seed, durable=durable)
