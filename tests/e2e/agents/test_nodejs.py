@@ -17,8 +17,9 @@ from support.processes.world import WORKERS, World
 
 SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
 """Variables that agents of all languages set; and TORCHELASTIC_."""
-OF_PYTHON = {"RALLYPOINT_AGENT", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""Those that only the Python agent sets: its mark, and its flag --signals-to-handle."""
+OF_PYTHON = {"RALLYPOINT_AGENT", "RALLYPOINT_MARK_PIPE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+"""Those that only the Python agent sets: its mark, its FIFO for milestones, which an agent need not
+have, and its flag --signals-to-handle."""
 
 
 def variables(worker: Worker) -> set[str]:
