@@ -74,8 +74,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)  # once those that shall not run are out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Of the long tests, what stays whole would take longest at the end, with nothing beside it.
+    is_shared = hasattr(config, "workerinput")  # alone, the tests of a module stay together
     is_long_run = config.getoption("markexpr") == "long"
     folders = [item.path.relative_to(HERE).parts[0] for item in items]
     sizes, seen = Counter(folders), Counter[str]()
@@ -86,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         rank = next((at for at, one in enumerate(FIRST) if item.nodeid.startswith(one)), usual)
         is_last = item.nodeid.startswith(LAST)
         # Simulations need a processor, and other tests wait: some of each run at any time.
-        share = 0.0 if folder in LATER else seen[folder] / sizes[folder]
+        share = 0.0 if folder in LATER or not is_shared else seen[folder] / sizes[folder]
         seen[folder] += 1
         places[item.nodeid] = is_last, rank, folder in LATER, share
     items.sort(key=lambda item: places[item.nodeid])

@@ -71,7 +71,7 @@ def report() -> None:
 
 def _own() -> list[tuple[int, str]]:
     pid = os.getpid()
-    return [key for key in _waiting if key[0] == pid]
+    return [key for key in tuple(_waiting) if key[0] == pid]  # other threads change it
 
 
 def _needs_coordinator() -> bool:

@@ -63,9 +63,10 @@ class Inbox:
                 arrived.append(await self._items.get())
         except TimeoutError:
             pass
-        if arrived and not isinstance(arrived[0], Query):
-            await self._gather()
         self.add_to(arrived)
+        if arrived and not any(isinstance(item, Query) for item in arrived):
+            await self._gather()
+            self.add_to(arrived)
         return arrived
 
     def add_to(self, arrived: list[Item]) -> None:

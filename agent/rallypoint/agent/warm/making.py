@@ -128,6 +128,8 @@ class Maker(Struct):
             raise OSError(f"it has not imported everything within {IMPORT_LIMIT_S:g} s") from None
         except Hangup as error:
             raise OSError(str(error)) from error
+        if ready.get("type") == "stale":
+            raise OSError(str(ready.get("why")))
         if ready.get("type") != "ready":
             raise OSError(understand(ready) or "it does not follow the protocol")
         if ready.get("refusal"):
@@ -145,7 +147,8 @@ class Maker(Struct):
         async with asyncio.timeout(IMPORT_LIMIT_S) as scope:
 
             def add_stopped_s(seconds: float) -> None:
-                scope.reschedule((scope.when() or 0.0) + seconds)
+                if not scope.expired():  # else its task is being cancelled just now
+                    scope.reschedule((scope.when() or 0.0) + seconds)
 
             pacing = self.pace.begin(standby, add_stopped_s)
             try:

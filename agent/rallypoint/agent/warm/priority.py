@@ -12,6 +12,8 @@ from pathlib import Path
 TRIES = 100
 AGAIN_S = 0.1
 """Without CAP_SYS_ADMIN the kernel takes one change of a group in so many seconds, of all users."""
+_LINE_BYTES_MAX = 256
+"""Of the file of a group: "/autogroup-25 nice 0"."""
 _NORMAL = b"0"
 """The nice value of the group that a new session gets."""
 
@@ -28,10 +30,12 @@ def _try_to_end(pid: int) -> bool:
     """Return False if the kernel asks to try again."""
     try:
         for task in Path("/proc", str(pid), "task").iterdir():
-            os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
-        group = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+            if os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE:
+                os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
+        group = os.open(f"/proc/{pid}/autogroup", os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.write(group, _NORMAL)
+            if os.read(group, _LINE_BYTES_MAX).split()[2:] != [_NORMAL]:
+                os.write(group, _NORMAL)
         finally:
             os.close(group)
     except BlockingIOError:  # EAGAIN

@@ -36,6 +36,10 @@ def fill(free=0):
             os.close(fd)
 def almost_fill():
     fill(1)
+def part_ways():
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
 """
 
 
@@ -158,6 +162,14 @@ def test_program_never_runs_after_an_error(hook: Hook) -> None:
     assert "Too many open files" in answer["why"]
     assert hook.process.wait(LIMIT_S) == 1
     assert hook.printed.read_text() == ""
+
+
+def test_process_that_returns_from_its_fork_is_no_standby(hook: Hook) -> None:
+    """It would become the worker, and the agent would watch the other one."""
+    answer = hook.ask("noted:part_ways")
+
+    assert answer["type"] == "stale"
+    assert "forks" in answer["why"]
 
 
 def test_worker_without_its_output_does_not_run(hook: Hook) -> None:

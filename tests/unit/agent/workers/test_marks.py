@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,7 +44,7 @@ class Node:
         self.came.set()
 
     def write(self, data: bytes) -> None:
-        fd = os.open(self.pipe.path(), os.O_WRONLY | os.O_NONBLOCK)
+        fd = os.open(self.pipe.path(1), os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(fd, data)
         finally:
@@ -141,19 +142,49 @@ def test_without_a_coordinator_that_takes_them_there_is_no_fifo(tmp_path: Path) 
     """Then workers report for themselves; as soon as one does, the next round has one."""
     node = Node(tmp_path)
     node.is_heard = False
-    assert "" == node.pipe.path()
+    assert "" == node.pipe.path(1)
     node.is_heard = True
 
-    assert Path(node.pipe.path()).is_fifo()
-    assert 0o600 == os.stat(node.pipe.path()).st_mode & 0o777
+    assert "" == node.pipe.path(1), "its workers would tell different ones"
+    assert Path(node.pipe.path(2)).is_fifo()
+    assert 0o600 == os.stat(node.pipe.path(2)).st_mode & 0o777
 
 
 def test_full_disk_keeps_no_worker_from_starting(tmp_path: Path) -> None:
     """A FIFO that cannot be made is tried again in the next round."""
     folder = tmp_path / "own"
     made = Node(folder)
-    assert "" == made.pipe.path()
+    assert "" == made.pipe.path(1)
     made.pipe.begin(order())
     folder.mkdir()
 
-    assert Path(made.pipe.path()).is_fifo()
+    assert Path(made.pipe.path(2)).is_fifo()
+
+
+def test_fifo_that_could_not_be_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor was left in that round; the file of the attempt is in no way."""
+    made = Node(tmp_path)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fail)
+        assert "" == made.pipe.path(1)
+
+    assert Path(made.pipe.path(2)).is_fifo()
+
+
+async def test_closed_pipe_stays_closed(tmp_path: Path) -> None:
+    """A start that was slow may still ask for it while the agent ends."""
+    made = Node(tmp_path)
+    assert made.pipe.path(1)
+    made.pipe.begin(order())
+    made.pipe.close()
+    made.pipe.begin(order(2))
+    made.pipe.close()
+
+    assert "" == made.pipe.path(2)
+    assert made.pipe._lines is None

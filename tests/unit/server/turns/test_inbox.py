@@ -36,8 +36,11 @@ async def test_first_input_after_a_pause_waits_for_no_other() -> None:
     assert await inbox.get(LIMIT_S) == [BROKEN]
 
 
-async def test_inputs_right_after_a_turn_share_the_next_one() -> None:
+async def test_inputs_right_after_a_turn_share_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """However many come until it begins."""
+    monkeypatch.setattr(module, "GATHER_S", 0.5)
     inbox = Inbox()
     inbox.note_turn()
     await inbox.put(BROKEN)
@@ -99,3 +102,17 @@ async def test_callers_are_let_go_at_the_end() -> None:
         with pytest.raises(LookupError):
             await one.future
     assert await inbox.get(0.0) == []
+
+
+async def test_caller_that_came_right_after_an_agent_waits_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both are there before the turn is awake."""
+    monkeypatch.setattr(module, "GATHER_S", LONG_S)
+    inbox, one = Inbox(), query()
+    inbox.note_turn()
+    await inbox.put(BROKEN)
+    await inbox.put(one)
+
+    async with asyncio.timeout(LIMIT_S):
+        assert await inbox.get(None) == [BROKEN, one]

@@ -116,6 +116,8 @@ class Standby:
                     _flush()
                     os._exit(_exit_code(error))
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
+            if os.getpid() != pid:  # the process that it has forked returns from the import, too
+                self._end("an import forks a process that continues with the program")
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
         refusal = rallypoint_checks.find_refusal(opened, streams, folder) or reads.end()

@@ -1,9 +1,9 @@
 """Lets a standby import at a pace that its machine can bear.
 
-It runs with the least priority while half of the processors are free. While workers use them, that
-is not enough to protect these (see usage.py). Then it gets the normal priority, or it would never
-run, but only for 2 % of the time: it is stopped, and continued for a moment in each period. What it
-can cost the workers is a part of these 2 %.
+It runs with the least priority while half of the processors are free. While workers run and fewer
+are free, that is not enough to protect them (see usage.py). Then it gets the normal priority, or it
+would never run, but only for 2 % of the time: it is stopped, and continued for a moment in each
+period. What it can cost the workers is a part of these 2 %.
 
 Beside other programs that use the processors it keeps the least priority for two minutes.
 """
@@ -33,7 +33,7 @@ BURST_S = 0.01
 CREDIT_S = 0.25
 """How long it runs before the first look. Small modules are imported then."""
 FREE_S = 5.0
-"""How long it runs before the next look, while there is room."""
+"""How long it runs before the next look, while there is room. With normal priority: a period."""
 LOW_LIMIT_S = 120.0
 """How long it imports with the least priority. Beside programs that use every processor all the
 time it gets about 1 % of one."""
@@ -71,11 +71,12 @@ class Pace(Struct):
                     is_low = False
                     if has_room:
                         _log_delay(standby)
-                    if standby.exited is None:  # else the pid may be another's
-                        await end_low_priority(standby.pid)
+                if not is_low and standby.exited is None:  # else the pid may be another's
+                    await end_low_priority(standby.pid)  # again: it may have lowered it since
                 _signal(standby, signal.SIGCONT)
                 add_stopped_s(time.monotonic() - begun_s)
-                await asyncio.sleep(FREE_S if has_room else BURST_S)
+                free_s = FREE_S if is_low else PERIOD_S
+                await asyncio.sleep(free_s if has_room else BURST_S)
         finally:
             _signal(standby, signal.SIGCONT)
 
@@ -89,7 +90,11 @@ class Pace(Struct):
         if not self._has_logged:
             self._has_logged = True
             then = f"they import {BURST_S / PERIOD_S:.0%} of the time"
-            log.info("standbys_paced", why="the workers use the processors", then=then)
+            log.info(
+                "standbys_paced",
+                why="workers run, and less than half of the processors are free",
+                then=then,
+            )
         return False
 
     async def _read(self) -> Usage | None:

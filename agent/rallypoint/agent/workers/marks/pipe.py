@@ -33,8 +33,8 @@ log = get_logger()
 NAME = "marks"
 LINE_BYTES_MAX = 64
 """The longest line has 54 bytes."""
-READ_BYTES = 16_384
-"""Read at once: 500 lines or so."""
+READ_BYTES = 1_024
+"""Read at once: the lines of twenty workers."""
 PAUSE_S = 0.02
 """Between two reads: parsing what a worker writes without end takes a small part of a core."""
 _LINE = re.compile(rb"(\d{1,16}) (\d{1,4}) ([a-z_]{1,16}) (\d{1,16})")
@@ -76,22 +76,39 @@ class MarkPipe:
         self._pause: asyncio.TimerHandle | None = None
         self._round, self._size = 0, 0
         """The round that runs, and how many workers it has here."""
+        self._is_closed = False
+        self._given = 0, ""
+        """The last round that a path was asked for, and that path: all its workers get the same,
+        because a milestone is reported once the last of them has reached it."""
         self._known: set[tuple[int, Milestone]] = set()
         """What its workers have reached, by local rank."""
 
-    def path(self) -> str:
-        """Return the path for the workers of a new round; "" if they cannot tell the agent."""
-        if not self._is_heard():
-            return ""
+    def path(self, number: int) -> str:
+        """Return the path for the workers of a round; "" if they cannot tell the agent.
+
+        Args:
+            number: of the round.
+        """
         with self._lock:
-            if not self._path:
-                try:
-                    self._open(self._folder() / NAME)
-                except OSError as error:  # a full disk must not keep workers from starting
-                    log.warning("marks_not_passed_on", why=str(error), then="workers report them")
-            return self._path
+            if self._given[0] != number:
+                self._given = number, self._find_path()
+            return self._given[1]
+
+    def _find_path(self) -> str:
+        if self._is_closed or not self._is_heard():
+            return ""
+        if not self._path:
+            try:
+                self._open(self._folder() / NAME)
+            except OSError as error:  # a full disk must not keep workers from starting
+                log.warning("marks_not_passed_on", why=str(error), then="workers report them")
+        if self._is_closed:  # meanwhile, and it did not wait
+            self._close_file()
+            return ""
+        return self._path
 
     def _open(self, path: Path) -> None:
+        path.unlink(missing_ok=True)  # of an attempt that has failed
         os.mkfifo(path, 0o600)
         # Both ends, so that no read sees the end of the file.
         self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -102,32 +119,39 @@ class MarkPipe:
         """Listen to the workers of a round, which start now."""
         self._round, self._size = order.number, order.assignment.local_world_size
         self._known.clear()
-        if self._path and self._pause is None:
+        if self._pause is None:
             self._listen()
 
     def close(self) -> None:
-        """Stop listening. The FIFO goes with the agent's folder."""
+        """Stop listening, for good. The FIFO goes with the agent's folder."""
+        self._is_closed = True
         if self._pause is not None:
             self._pause.cancel()
-            self._pause = None
-        with self._lock:
-            if self._lines is not None:
-                asyncio.get_running_loop().remove_reader(self._fd)
-                os.close(self._fd)
-                self._lines = None
+        if self._lines is not None:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        # Never waits for the thread that makes the FIFO: it closes what it has opened itself.
+        if self._lock.acquire(blocking=False):
+            self._close_file()
+            self._lock.release()
+
+    def _close_file(self) -> None:
+        if self._lines is not None:
+            os.close(self._fd)
+            self._lines = None
 
     def _listen(self) -> None:
         self._pause = None
-        asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
+        if self._lines is not None and not self._is_closed:
+            asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
 
     def _on_readable(self) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._fd)
-        self._pause = loop.call_later(PAUSE_S, self._listen)
         for line in self._lines.read() if self._lines is not None else ():
             mark = None if line is None else parse_mark(line)
             if mark is not None:
                 self._take(mark)
+        self._pause = loop.call_later(PAUSE_S, self._listen)
 
     def _take(self, mark: MilestoneReached) -> None:
         known = (mark.local_rank, mark.milestone)

@@ -107,7 +107,7 @@ async def test_standby_runs_in_bursts_beside_busy_workers(eased: list[int]) -> N
     assert host.signals[:6] == [signal.SIGSTOP, signal.SIGCONT] * 3
     assert len(stopped) >= 2
     assert all(seconds >= 0.018 for seconds in stopped)
-    assert eased == [4]  # with the least priority it would never run
+    assert set(eased) == {4}  # with the least priority it would never run
 
 
 async def test_standby_runs_while_there_is_room(eased: list[int]) -> None:
