@@ -77,6 +77,8 @@ async def look_up(target: str) -> str:
             await asyncio.get_running_loop().getaddrinfo(host, None)
     except socket.gaierror as error:
         return f"cannot resolve {host}: {error.strerror}"
-    except (TimeoutError, UnicodeError):
+    except UnicodeError:
+        return f"cannot resolve {host}: it cannot be a host name; look for a typing error"
+    except TimeoutError:
         return f"cannot resolve {host} within {LOOK_UP_S_MAX:g} s"
     return ""

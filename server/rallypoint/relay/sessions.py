@@ -29,6 +29,8 @@ CARRIED_BYTES_MAX = MESSAGE_BYTES_MAX - 32 * 1024
 """Largest message of an agent: it becomes part of a message of the relay, together with what the
 relay says of the agent. A larger one would end the stream that all agents share."""
 
+EMPTY = "the hello is empty: the first message of an agent must be an encoded SessionRequest"
+
 _EOF: object = grpc.aio.EOF
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -77,9 +79,10 @@ class Sessions:
         if self.is_ending:
             return unavailable("the relay ends")
         if len(self._agents) >= AGENTS_MAX:
-            return unavailable(f"the relay has {AGENTS_MAX:,} agents, the most that it carries")
+            text = f"the relay has {AGENTS_MAX:,} agents, the most that it carries"
+            return unavailable(f"{text}; start another one and name both to the agents")
         if not hello:
-            return End(grpc.StatusCode.INVALID_ARGUMENT, "the hello is empty")
+            return End(grpc.StatusCode.INVALID_ARGUMENT, EMPTY)
         if len(hello) > CARRIED_BYTES_MAX:
             return _too_large(hello)
         agent = Agent(self._opening(hello, context))

@@ -55,6 +55,8 @@ class Uplinks:
         self._home: Uplink | None = None
         self._changed = asyncio.Event()
         self._problem = "it has not reached one yet"
+        self._problems = dict[str, str]()
+        """Of each coordinator that was not reached since one was: the problem that was logged."""
         self._resolved = set[str]()
         """Coordinators whose names were resolved once: another look-up would delay the agents."""
 
@@ -85,14 +87,15 @@ class Uplinks:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
                 self._resolved.add(target)
-                self._problem = ""
+                self._problems.clear()
                 self._set_home(uplink)
                 log.info("coordinator_reached", coordinator=target)
                 await uplink.gone.wait()
                 self._set_home(None)
             problem = uplink.problem if is_reached else await self._explain(uplink)
-            if problem != self._problem:
-                self._problem = problem
+            self._problem = problem
+            if problem != self._problems.get(target):
+                self._problems[target] = problem
                 event = "coordinator_lost" if is_reached else "coordinator_not_reached"
                 log.warning(event, coordinator=target, why=problem)
             if not self._coordinators.failed():
@@ -174,7 +177,8 @@ class Uplinks:
         if uplink.has_ended:
             return unavailable(f"the relay cannot reach {target}: {uplink.problem}")
         if uplink.is_full:
-            return unavailable(f"{target} reads too slowly what the relay has for it")
+            text = f"{target} reads too slowly what the relay has for it"
+            return unavailable(f"{text}; the agent tries again: look at the load there")
         return Seat(uplink, uplink.open(agent))
 
 

@@ -117,6 +117,17 @@ class Coordinator:
         """
         await self._put(input)
 
+    def submit_now(self, input: inputs.Input) -> None:
+        """Add an input for the next turn, if there is room.
+
+        Raises:
+            InboxFull: when there is none.
+            CoordinatorEnded: when no turn will come.
+        """
+        if self._has_ended:
+            raise CoordinatorEnded
+        self._inbox.put_now(input)
+
     def hear(self, beat: inputs.Heartbeat) -> None:
         """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases.
 

@@ -12,12 +12,17 @@ from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.state.state import State
 
 INBOX_MAX = 4_096
-"""Inputs that may wait. When the inbox is full, streams are not read until there is room."""
+"""Inputs that may wait. When the inbox is full, the streams of agents are not read until there is
+room, and those of relays wait for a moment only."""
 TURN_MAX = 1_024
 """Inputs of one turn. Bounds how long readers and deadlines wait."""
 GATHER_S = 0.002
 """A turn that follows another one begins so long after it, if only agents have sent something. When
 hundreds of them report at once, a turn for each of them costs as much again as their inputs."""
+
+
+class InboxFull(Exception):
+    """There is no room for another input now."""
 
 
 class Query(Struct):
@@ -50,6 +55,17 @@ class Inbox:
         await self._items.put(item)
         if isinstance(item, Query):
             self._end_gathering()
+
+    def put_now(self, item: Item) -> None:
+        """Add an item.
+
+        Raises:
+            InboxFull: when there is no room.
+        """
+        try:
+            self._items.put_nowait(item)
+        except asyncio.QueueFull:
+            raise InboxFull from None
 
     async def get(self, limit_s: float | None) -> list[Item]:
         """Wait for an item; return what a turn has to handle, or nothing when the time is over.

@@ -50,18 +50,19 @@ def _forget_to_wake_the_uplink() -> Patch:
 
 def _refresh_the_leases_of_neighbours() -> Patch:
     """Take a heartbeat of one agent for one of each agent of the relay."""
-    real = Connections.take
+    real = Connections.note
 
-    async def take(
+    def note(
         self: Connections, connection: Connection, envelope: agent_pb2.SessionRequest
-    ) -> None:
-        await real(self, connection, envelope)
+    ) -> inputs.Input | None:
+        report = real(self, connection, envelope)
         if envelope.HasField("heartbeat"):
             for outbox in self._outboxes._by_session.values():
                 sender = inputs.Sender(outbox.session, outbox.connection, envelope.epoch)
                 self.coordinator.hear(inputs.Heartbeat(sender, 0))
+        return report
 
-    return Connections, "take", take
+    return Connections, "note", note
 
 
 def _keep_the_end_of_an_agent_secret() -> Patch:

@@ -156,6 +156,17 @@ def ended_status() -> Status:
     )
 
 
+def full_status() -> Status:
+    """Return the status for an agent behind a relay whose shard has no room for what it says."""
+    return pack_status(
+        _code(grpc.StatusCode.UNAVAILABLE),
+        "the coordinator has more to do than it can; the agent tries again",
+        None,
+        reason=REASONS[RefusalKind.LIMIT_REACHED],
+        retry_ms=AGAIN_MS,
+    )
+
+
 def limit_status(exceeded: LimitExceeded) -> Status:
     """Return the status for a limit that is reached."""
     limit, retry_ms = exceeded.limit, None

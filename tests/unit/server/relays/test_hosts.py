@@ -81,5 +81,5 @@ def test_hosts_are_forgotten() -> None:
     with peers.carried("10.0.0.1", "10.0.0.5"), peers.carried("10.0.0.1", "10.0.0.5"):
         assert "ipv4:10.0.0.5:1" == peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")
         assert "ipv4:10.0.0.9:2" == peers.find_caller("ipv4:10.0.0.9:2", "ipv4:10.0.0.5:1")
-    assert not peers.has_relays
+    assert not peers.is_relay("ipv4:10.0.0.1:2")
     assert "ipv4:10.0.0.1:2" == peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")

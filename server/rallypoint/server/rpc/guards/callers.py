@@ -39,16 +39,27 @@ def connected_peer(context: Any) -> str:
 
 def as_made(peers: Peers, method: str, context: Context) -> Any:
     """Return the context of a call, whose peer is the one that counts in the limits of a host."""
-    if not peers.has_relays or method.startswith(AGENTS):
+    if method.startswith(AGENTS):
         return context
     peer = context.peer()
-    caller = peers.find_caller(peer, relayed_peer(context))
+    caller = find_caller(peers, peer, context)
     return context if caller == peer else RelayedContext(context, caller)
 
 
-def relayed_peer(context: Context) -> str:
-    """Return for whom a relay has made a call, as the call says; empty: no one."""
+def find_caller(peers: Peers, peer: str, context: Context) -> str:
+    """Return the peer that has made a call which has come from `peer`."""
+    if not peers.is_relay(peer):  # so for most calls no metadata is read
+        return peer
+    return peers.find_caller(peer, _relayed_peer(context))
+
+
+def _relayed_peer(context: Context) -> str:
+    """Return for whom a relay has made a call, as the call says; empty: no one.
+
+    The last value counts, because a relay adds its own at the end.
+    """
+    named = ""
     for key, value in context.invocation_metadata() or ():
         if key == RELAYED_PEER_KEY and isinstance(value, str):
-            return value
-    return ""
+            named = value
+    return named

@@ -27,6 +27,9 @@ PREFIX_BITS = 64
 RETRY_S = 5.0
 """When to try again: the agents of a large job, refused all at once, must not return at once."""
 HOSTS_SHOWN_MAX = 4_096
+PEER_CHARS_MAX = 253
+"""Of a peer that a relay names."""
+PEER_KINDS = ("ipv4:", "ipv6:", "unix:")
 
 
 class LimitExceeded(Exception):
@@ -96,10 +99,9 @@ class Peers:
             if not hosts:
                 self._carried.pop(relay, None)
 
-    @property
-    def has_relays(self) -> bool:
-        """Return whether any agent comes through a relay."""
-        return bool(self._carried)
+    def is_relay(self, peer: str) -> bool:
+        """Return whether a relay on the host of this peer carries agents."""
+        return bool(self._carried) and host_of(peer) in self._carried
 
     def find_caller(self, peer: str, relayed: str) -> str:
         """Return the peer whose host counts for a call.
@@ -111,7 +113,7 @@ class Peers:
             peer: that has made the call.
             relayed: for whom a relay has made it, as the call says; empty: no one.
         """
-        hosts = self._carried.get(host_of(peer)) if relayed else None
+        hosts = self._carried.get(host_of(peer)) if is_peer(relayed) else None
         return relayed if hosts and host_of(relayed) in hosts else peer
 
     @contextmanager
@@ -214,6 +216,11 @@ def _show_address(text: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, PREFIX_BITS), strict=False))
+
+
+def is_peer(text: str) -> bool:
+    """Return whether a text, which a relay has sent, looks like a gRPC peer."""
+    return len(text) <= PEER_CHARS_MAX and text.startswith(PEER_KINDS)
 
 
 def host_of(peer: str) -> str:

@@ -21,15 +21,17 @@ from google.rpc.status_pb2 import Status
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.inbox import InboxFull
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.errors import ended_status, limit_status
+from rallypoint.server.rpc.errors import ended_status, full_status, limit_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, Peers, host_of
+from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, Peers, host_of, is_peer
 from rallypoint.server.rpc.relays.access import hold, let_in
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX
+from rallypoint.server.rpc.relays.room import Ends, Room
 from rallypoint.server.rpc.relays.seats import Place, Seat, Seats, note_bug
 from rallypoint.server.rpc.relays.writing import Writer
 from rallypoint.server.rpc.sessions.connections import FAREWELL_S_MAX, note_ends
@@ -78,7 +80,9 @@ class Carrying:
         self._find = find
         self._entry = CURRENT.get()
         self._seats = Seats()
-        self._writer = Writer(context, self._seats)
+        self._room = Room()
+        self._ends = Ends()
+        self._writer = Writer(context, self._seats, self._ends)
         self._failure: Exception | None = None
         """Set when it cannot be read any more."""
         self._is_waiting = False
@@ -96,16 +100,17 @@ class Carrying:
         self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         try:
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read_all())
+                others = [tasks.create_task(one) for one in (self._read_all(), self._ends.run())]
                 await self._writer.run()
-                reader.cancel()
+                for task in others:
+                    task.cancel()
             if self._failure is not None:
                 raise self._failure
             return self._writer.end
         finally:
             self._looking.cancel()
             log.info("relay_disconnected", agents=len(self._seats))
-            await note_ends(self._seats.remove_all())
+            await note_ends((*self._ends.late, *self._seats.remove_all()))
 
     async def _begin(self) -> Status | None:
         """Read the first message."""
@@ -142,6 +147,7 @@ class Carrying:
                 if not request.entries:
                     self._writer.answer_sign_of_life()
                 for entry in request.entries:
+                    await self._seats.wait_for_room()
                     await self._take(entry)
         except InvalidMessage as invalid:
             self._writer.stop(_reject(invalid))
@@ -173,9 +179,10 @@ class Carrying:
         if seat is None or seat.closes_s is not None:
             return
         if entry.HasField("message"):
-            await self._receive(seat, entry)
+            if seat.connection.outbox.end is None:  # else something before it may be missing
+                await self._receive(seat, entry)
         elif entry.HasField("closing"):
-            await self._close(seat, still_reads=entry.closing.still_reads)
+            self._close(seat, still_reads=entry.closing.still_reads)
 
     async def _open(self, entry: agent_pb2.RelayedRequest) -> None:
         """Admit an agent, or end its stream."""
@@ -200,9 +207,23 @@ class Carrying:
         self._seats.add(seat)
         self._writer.limit(seat.place.connections.lease_s(seat.connection))
         try:
-            await seat.place.connections.submit(seat.connection)
+            await self._submit_hello(seat)
         except CoordinatorEnded:
             seat.connection.outbox.finish(ended_status())
+
+    async def _submit_hello(self, seat: Seat) -> None:
+        """Submit the Hello of an agent, or end its stream if there is no room.
+
+        Raises:
+            CoordinatorEnded: when no turn will come.
+        """
+        connections, outbox = seat.place.connections, seat.connection.outbox
+        try:
+            with connections.submitting(seat.connection):
+                await self._room.submit(connections.coordinator, seat.connection.hello)
+        except InboxFull:
+            outbox.was_refused = True  # the core knows nothing of it; its host may try again
+            outbox.finish(full_status())
 
     def _admit(self, arrived: agent_pb2.RelayedRequest, held: ExitStack) -> Seat | Status:
         """Return the seat of an agent, or the status to end its stream with.
@@ -222,8 +243,8 @@ class Carrying:
         opening.ClearField("hello")
         entry, peer = None, self._context.peer()
         if self._entry is not None:
+            opening.peer = peer = opening.peer if is_peer(opening.peer) else peer
             entry = let_in(self._entry, self._context, opening, first.hello.job_id)
-            peer = opening.peer or peer
         found = self._find(first)
         if isinstance(found, Status):
             return found
@@ -232,7 +253,7 @@ class Carrying:
         if isinstance(opened, Status):
             return opened
         relay = host_of(self._context.peer())
-        held.enter_context(self._peers.carried(relay, host_of(opening.peer or peer)))
+        held.enter_context(self._peers.carried(relay, host_of(peer)))
         seat = Seat(number, found, opened, held, entry)
         if entry is not None:
             entry.note_joined()
@@ -248,33 +269,35 @@ class Carrying:
         try:
             # Its size needs no check: gRPC lets no larger message of the relay pass.
             envelope = agent_pb2.SessionRequest.FromString(entry.message)
-            await seat.place.connections.take(seat.connection, envelope)
+            report = seat.place.connections.note(seat.connection, envelope)
+            if report is not None:
+                await self._room.submit(seat.place.connections.coordinator, report)
         except InvalidMessage as invalid:
             outbox.finish(_reject(invalid, session_id=show_session(outbox.session)))
         except DecodeError:
             outbox.finish(invalid_status("message", "cannot be decoded"))
+        except InboxFull:
+            outbox.finish(full_status())
         except CoordinatorEnded:
             outbox.finish(ended_status())
         except Exception as error:  # noqa: BLE001  # it ends this agent's stream, not those of the others
             outbox.finish(note_bug(error))
 
-    async def _close(self, seat: Seat, *, still_reads: bool) -> None:
+    def _close(self, seat: Seat, *, still_reads: bool) -> None:
         if still_reads and seat.connection.is_leaving:
             seat.closes_s = time.monotonic() + FAREWELL_S_MAX
             return
         if still_reads:
             self._seats.end(seat.number, None)
-        ended = self._seats.remove(seat)
-        if ended is not None:
-            await note_ends([ended])
+        self._ends.note(self._seats.remove(seat))
 
     # --- Silence ----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """End the stream of a relay that stands still, and those of agents that have left.
 
-        A coordinator that stood still itself looks once, and then hears what has arrived. One whose
-        inbox is full does not read, whatever the relay says.
+        A coordinator that stood still itself looks once, and then hears what has arrived. One that
+        waits for room in an inbox does not read for that moment, whatever the relay says.
         """
         is_silent = self._is_waiting and not self._is_heard
         self._silent = self._silent + 1 if is_silent else 0

@@ -15,9 +15,12 @@ from rallypoint.server.rpc.errors import internal_status
 from rallypoint.server.rpc.guards.access.gate import Entry
 from rallypoint.server.rpc.sessions.connections import Connection, Connections, Ended
 from rallypoint.server.rpc.views.times import Distances
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
 
 log = get_logger()
+
+ENDS_MAX = 1_024
+"""Ends of streams without a seat that wait to be sent: a relay may open many that are refused."""
 
 
 class Place(Struct, frozen=True):
@@ -28,6 +31,12 @@ class Place(Struct, frozen=True):
     """Whether no other coordinator can own the shard, at this moment."""
     distances: Distances | None = None
     """Of its journal time; None: those in use."""
+
+
+class Explanation(Struct, frozen=True):
+    """What an agent's job waits for."""
+
+    waiting: job_pb2.Waiting | None
 
 
 class Seat(Struct, eq=False):
@@ -43,8 +52,8 @@ class Seat(Struct, eq=False):
     """Its call; None: no one asks who calls."""
     closes_s: float | None = None
     """The agent sends nothing more, and gets the answer to its Goodbye until then."""
-    answer: agent_pb2.SessionResponse | None = None
-    """To its latest heartbeat, with what its job waits for; it is sent next."""
+    explanation: Explanation | None = None
+    """For the answer to its latest heartbeat, which is made when it is sent."""
 
 
 class Seats:
@@ -57,6 +66,8 @@ class Seats:
         self._ends: list[tuple[int, Status | None]] = []
         """Streams that have ended here, and how; None: OK."""
         self._seats: dict[int, Seat] = {}
+        self._taken = asyncio.Event()
+        """Set when the ends were taken."""
         self._due: dict[int, None] = {}
         """Those that there is something to send to, in the order in which it arose."""
         self._highest = 0
@@ -84,9 +95,16 @@ class Seats:
         self._ends.append((number, status))
         self.wake.set()
 
+    async def wait_for_room(self) -> None:
+        """Wait while too many ends wait to be sent: the relay reads nothing."""
+        while len(self._ends) >= ENDS_MAX:
+            self._taken.clear()
+            await self._taken.wait()
+
     def take_ends(self) -> list[tuple[int, Status | None]]:
         """Return the streams that have ended since the last call, and how."""
         ends, self._ends = self._ends, []
+        self._taken.set()
         return ends
 
     def add(self, seat: Seat) -> None:

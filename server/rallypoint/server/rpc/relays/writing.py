@@ -20,8 +20,9 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.errors import ended_status, lost_status
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
-from rallypoint.server.rpc.relays.seats import Seat, Seats, note_bug
-from rallypoint.server.rpc.sessions.connections import Connections, Ended, note_ends
+from rallypoint.server.rpc.relays.room import Ends
+from rallypoint.server.rpc.relays.seats import Explanation, Seat, Seats, note_bug
+from rallypoint.server.rpc.sessions.connections import Connections, Ended
 
 log = get_logger()
 
@@ -36,17 +37,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Writer:
     """Writes the stream of one relay."""
 
-    def __init__(self, context: Context, seats: Seats) -> None:
+    def __init__(self, context: Context, seats: Seats, ends: Ends) -> None:
         """Begin without anything to send.
 
         Args:
             context: of the relay's call.
             seats: the agents.
+            ends: informs the core of those whose streams end.
         """
         self.end: Status | None = None
         """Set when the stream has to end."""
         self._context = context
         self._seats = seats
+        self._ends = ends
         self._is_stopped = False
         self._owes_sign_of_life = False
         self._limit_s = WRITE_S_MAX
@@ -103,7 +106,8 @@ class Writer:
                 async with asyncio.timeout(self._limit_s):
                     await self._context.write(batch)
         finally:  # their seats are gone: nothing else informs the core
-            await note_ends(ended)
+            for one in ended:
+                self._ends.note(one)
 
     def _collect(self, seat: Seat, batches: Batches) -> Ended | None:
         """Take what there is for an agent; return what the core has to learn if its stream ends."""
@@ -134,10 +138,7 @@ class Writer:
         if outbox.has_left and outbox.end is None:
             batches.message(seat.number, envelopes.acknowledge(outbox))
             return True
-        answer, seat.answer = seat.answer, None
-        if answer is not None:
-            batches.message(seat.number, answer)
-        elif outbox.is_open and outbox.heartbeat > outbox.answered and outbox.end is None:
+        if outbox.is_open and outbox.heartbeat > outbox.answered and outbox.end is None:
             self._answer(seat, batches)
         return False
 
@@ -145,8 +146,12 @@ class Writer:
         """Answer the latest heartbeat; ask first what the job waits for, unless it is known."""
         connections, outbox = seat.place.connections, seat.connection.outbox
         envelopes = connections.envelopes
+        explanation, seat.explanation = seat.explanation, None
         if outbox.runs_workers:
             batches.message(seat.number, envelopes.answer(outbox, None))
+            return
+        if explanation is not None:
+            batches.message(seat.number, envelopes.answer(outbox, explanation.waiting))
             return
         known = envelopes.explained(outbox.session, connections.coordinator.now_ms())
         if known is not None:
@@ -168,7 +173,7 @@ class Writer:
             del self._explaining[connections]
 
     async def _explain_to(self, seats: Sequence[Seat], connections: Connections) -> None:
-        """Make the answers to the latest heartbeats of agents."""
+        """Ask what the jobs of agents wait for, for the answers to their latest heartbeats."""
         envelopes = connections.envelopes
         outboxes = [seat.connection.outbox for seat in seats]
         try:
@@ -183,5 +188,5 @@ class Writer:
                 outbox.finish(end)
             return
         for seat, waiting in zip(seats, waits, strict=True):
-            seat.answer = envelopes.answer(seat.connection.outbox, waiting)
+            seat.explanation = Explanation(waiting)
             self._seats.note_due(seat.number)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import grpc
 
 from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.rpc.guards.callers import relayed_peer
+from rallypoint.server.rpc.guards.callers import find_caller
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.routing.forwarding import CallFailed
 from rallypoint.server.rpc.routing.marks import Context, Metadata, forwarded, original_peer
@@ -37,8 +37,7 @@ class OwnedContext:
 
     def peer(self) -> str:
         """Return the peer that has made the call."""
-        peer = original_peer(self._context)
-        return self._peers.find_caller(peer, relayed_peer(self._context))
+        return find_caller(self._peers, original_peer(self._context), self._context)
 
     async def write(self, answer: Any) -> None:
         """Write an answer.

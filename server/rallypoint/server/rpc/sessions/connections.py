@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -128,8 +129,14 @@ class Connections:
         Raises:
             CoordinatorEnded: when no turn will come.
         """
-        try:
+        with self.submitting(connection):
             await self.coordinator.submit(connection.hello)
+
+    @contextmanager
+    def submitting(self, connection: Connection) -> Iterator[None]:
+        """Forget the connection again if its Hello cannot be submitted in the context."""
+        try:
+            yield
         except BaseException:
             self._outboxes.withdraw(connection.outbox)
             raise
@@ -141,16 +148,29 @@ class Connections:
             InvalidMessage: when it breaks the contract; the connection has to end.
             CoordinatorEnded: when no turn will come.
         """
+        report = self.note(connection, envelope)
+        if report is not None:
+            await self.coordinator.submit(report)
+
+    def note(
+        self, connection: Connection, envelope: agent_pb2.SessionRequest
+    ) -> inputs.Input | None:
+        """Note a message after the Hello; return what has to be submitted, if anything.
+
+        Raises:
+            InvalidMessage: when it breaks the contract; the connection has to end.
+            CoordinatorEnded: when no turn will come.
+        """
         hello, outbox = connection.hello, connection.outbox
         require_sender(envelope, hello.identity.session, hello.connection)
         report = to_report(envelope, hello.identity.local_world_size, self.clock_ms())
         if report is not None:
             connection.is_leaving = connection.is_leaving or isinstance(report, inputs.Goodbye)
-            await self.coordinator.submit(report)
-            return
+            return report
         self.coordinator.hear(to_heartbeat(envelope))
         if envelope.epoch <= self._state.epoch:  # else the core ends the stream
             outbox.acknowledge_heartbeat(envelope.heartbeat.number)
+        return None
 
     def lease_s(self, connection: Connection) -> float:
         """Return how long a write to the agent may take."""
@@ -175,16 +195,32 @@ class Ended(Struct, frozen=True):
 
 
 async def note_ends(ended: Sequence[Ended]) -> None:
-    """Inform the core that connections have ended; give up if the inbox stays full."""
+    """Inform the core that connections have ended; give up on a shard whose inbox stays full."""
+    shards = dict[Coordinator, list[inputs.Broken]]()
+    for one in ended:
+        shards.setdefault(one.coordinator, []).append(one.broken)
+    if len(shards) == 1:
+        await _submit_ends(*shards.popitem())
+        return
+    async with asyncio.TaskGroup() as tasks:
+        for coordinator, broken in shards.items():
+            tasks.create_task(_submit_ends(coordinator, broken))
+
+
+async def _submit_ends(coordinator: Coordinator, ended: Sequence[inputs.Broken]) -> None:
     told = 0
     try:
         async with asyncio.timeout(BROKEN_S_MAX):
-            for one in ended:
-                try:
-                    await one.coordinator.submit(one.broken)
-                except CoordinatorEnded:
-                    pass
+            for broken in ended:
+                await coordinator.submit(broken)
                 told += 1
+    except CoordinatorEnded:
+        pass
     except TimeoutError:
-        why = "the inbox is full; the lease ends the session"
-        log.warning("stream_end_dropped", why=why, streams=len(ended) - told)
+        note_dropped(len(ended) - told)
+
+
+def note_dropped(streams: int) -> None:
+    """Log that the core does not learn of the ends of streams."""
+    why = "the inbox is full; the lease ends the session"
+    log.warning("stream_end_dropped", why=why, streams=streams)
