@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from rallypoint.relay.sessions import EMPTY
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from support.relays.scripted import LIMIT_S, SESSION, Site, relayed
 
@@ -66,5 +67,5 @@ async def test_empty_hello_ends_one_stream(site: Site) -> None:
     await site.coordinator.next()
     code, text = await ending(await begin(site, b""))
 
-    assert (grpc.StatusCode.INVALID_ARGUMENT, "the hello is empty") == (code, text)
+    assert (grpc.StatusCode.INVALID_ARGUMENT, EMPTY) == (code, text)
     await check_carried(site, 1, neighbour)

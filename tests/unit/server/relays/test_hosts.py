@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,34 +12,54 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import Peers
+from rallypoint.server.rpc.guards.callers import as_made
+from rallypoint.server.rpc.guards.peers import Peers, is_peer
 from rallypoint.server.rpc.relays import carrying
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc
 from rallypoint.wire.credentials import RELAYED_PEER_KEY
+from support.access.protected import AGENT, RULES, VIEWER, bearer, protected_site
 from support.core.served import LIMIT_S, Served, served
 from support.relays.carried import Entry, HandRelay, opening
 
+PEERS = {1: "ipv4:10.0.0.1:9", 2: "ipv4:10.0.0.2:9", 3: "ipv4:10.0.0.3:9"}
 
-@pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+
+@pytest.fixture(autouse=True)
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying, "LOOK_S", 60.0)  # these relays show no life by themselves
     monkeypatch.setattr(limits, "WATCHERS_PER_HOST_MAX", 1)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Served]:
     async with served() as made:
+        yield made
+
+
+@pytest.fixture
+async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
+    """Of a coordinator that asks who calls."""
+    async with (
+        protected_site(tmp_path, rules=RULES, needs_client=False) as site,
+        site.channel() as made,
+    ):
         yield made
 
 
 class Watches:
     """Watches of a job, in the name of other hosts."""
 
-    def __init__(self, server: Served) -> None:
-        self._stub = job_service_pb2_grpc.JobServiceStub(server.channel)
+    def __init__(self, channel: grpc.aio.Channel, token: str = "") -> None:
+        self._stub = job_service_pb2_grpc.JobServiceStub(channel)
+        self._token = token
         self._open: list[Any] = []
 
-    async def begin(self, host: str) -> str:
+    async def begin(self, *hosts: str) -> str:
         """Begin one; return how it ended, or OK when it has an answer."""
         request = job_service_pb2.WatchJobRequest(job_id="a1")
-        metadata = ((RELAYED_PEER_KEY, f"ipv4:{host}:4711"),)
+        named = tuple((RELAYED_PEER_KEY, f"ipv4:{host}:4711") for host in hosts)
+        metadata = (*bearer(self._token), *named)
         call: Any = self._stub.WatchJob(request, metadata=metadata, timeout=LIMIT_S)
         self._open.append(call)
         try:
@@ -48,14 +69,17 @@ class Watches:
         return "OK"
 
 
-async def test_each_node_has_its_own_limits(server: Served) -> None:
-    """As long as the relay carries its agent; what no agent vouches for counts for the relay."""
-    relay = await HandRelay(server.channel).begin()
-    peers = {1: "ipv4:10.0.0.1:9", 2: "ipv4:10.0.0.2:9", 3: "ipv4:10.0.0.3:9"}
-    await relay.send(*(opening(number, f"a{number}", peer=peers[number]) for number in peers))
-    for number in peers:
+async def join(relay: HandRelay, **more: Any) -> None:
+    await relay.send(*(opening(at, f"a{at}", peer=PEERS[at], **more) for at in PEERS))
+    for number in PEERS:
         await relay.wait(number, "welcome")
-    watches = Watches(server)
+
+
+async def test_each_node_has_its_own_limits(channel: grpc.aio.Channel) -> None:
+    """As long as the relay carries its agent; what no agent vouches for counts for the relay."""
+    relay = await HandRelay(channel, bearer(AGENT)).begin()
+    await join(relay, authorization=f"Bearer {AGENT}")
+    watches = Watches(channel, VIEWER)
     hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.9.9.9", "10.8.8.8")
     found = [await watches.begin(host) for host in hosts]
 
@@ -65,10 +89,29 @@ async def test_each_node_has_its_own_limits(server: Served) -> None:
     assert "RESOURCE_EXHAUSTED" == await watches.begin("10.0.0.3")
 
 
+async def test_relay_names_the_caller_last(channel: grpc.aio.Channel) -> None:
+    """What the caller itself has named before does not count."""
+    relay = await HandRelay(channel, bearer(AGENT)).begin()
+    await join(relay, authorization=f"Bearer {AGENT}")
+    watches = Watches(channel, VIEWER)
+    found = [await watches.begin(named, "10.0.0.1") for named in ("10.0.0.2", "10.0.0.3")]
+
+    assert ["OK", "RESOURCE_EXHAUSTED"] == found
+
+
+async def test_relay_is_not_believed_without_tokens(server: Served) -> None:
+    """Anyone may say that it carries agents of many hosts: all calls count for its own."""
+    await join(await HandRelay(server.channel).begin())
+    watches = Watches(server.channel)
+    found = [await watches.begin(host) for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3")]
+
+    assert ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"] == found
+
+
 async def test_no_relay_is_believed_without_agents(server: Served) -> None:
     """A client that calls directly counts for its host, also if it names another."""
     await server.join("a1", 1)
-    watches = Watches(server)
+    watches = Watches(server.channel)
     async with asyncio.timeout(LIMIT_S):
         found = [await watches.begin(host) for host in ("10.0.0.1", "10.0.0.2")]
 
@@ -83,3 +126,36 @@ def test_hosts_are_forgotten() -> None:
         assert "ipv4:10.0.0.9:2" == peers.find_caller("ipv4:10.0.0.9:2", "ipv4:10.0.0.5:1")
     assert not peers.is_relay("ipv4:10.0.0.1:2")
     assert "ipv4:10.0.0.1:2" == peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")
+
+
+def test_metadata_is_read_behind_relays_alone() -> None:
+    """Every other call costs no more than without relays."""
+
+    class Unread:
+        def peer(self) -> str:
+            return "ipv4:10.0.0.9:2"
+
+        def invocation_metadata(self) -> None:
+            raise AssertionError
+
+    peers, context = Peers(), Unread()
+    with peers.carried("10.0.0.1", "10.0.0.5"):
+        assert context is as_made(peers, "/rallypoint.v1.JobService/GetJob", context)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("ipv4:10.0.0.1:9", True),
+        ("ipv6:%5B::1%5D:9", True),
+        ("unix:/run/socket", True),
+        ("", False),
+        ("10.0.0.1", False),
+        ("dns:host:1", False),
+        ("unix:" + "x" * 248, True),
+        ("unix:" + "x" * 249, False),
+    ],
+)
+def test_peer_has_a_form(text: str, *, counts: bool) -> None:
+    """What a relay names is a peer of gRPC, of bounded length."""
+    assert counts == is_peer(text)

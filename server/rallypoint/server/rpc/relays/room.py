@@ -84,9 +84,9 @@ class Ends:
                 note_dropped(1)
 
     async def run(self) -> None:
-        """Inform the core of those that are late, until cancelled. What is left then is in `late`.
+        """Inform the core of those that are late, until cancelled. Then `late` has the others.
 
-        Some of it may have been submitted: that is harmless, because an end names its connection.
+        Some of those may have been submitted. That is harmless: an end names its connection.
         """
         while True:
             await self._wake.wait()
