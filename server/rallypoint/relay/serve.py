@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from msgspec import Struct
 
+from rallypoint.base.background import Background, keep_looking
 from rallypoint.base.log import get_logger
 from rallypoint.relay.forwarding import Calls
 from rallypoint.relay.sessions import Sessions
@@ -83,18 +84,18 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
     port = _bind(server, settings, listening)
     await server.start()
     running = Running(port, sessions, asyncio.get_running_loop().create_future())
-    background = [
-        asyncio.ensure_future(task)  # noqa: TID251  # owned by this context
-        for task in (_run(uplinks, running), about.follow(uplinks), _look(looks))
-    ]
     try:
-        yield running
+        async with Background(running.failed) as background:
+            background.start(uplinks.run())
+            background.start(about.follow(uplinks))
+            background.start(_look(looks))
+            try:
+                yield running
+            finally:
+                background.expect_ends()
+                await about.set(is_serving=False)
+                sessions.end()  # before the streams to coordinators end, so that agents learn why
     finally:
-        await about.set(is_serving=False)
-        sessions.end()  # before the streams to coordinators end, so that agents learn why
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
         await server.stop(STOP_GRACE_S)
         await calls.close()
 
@@ -102,16 +103,6 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
 async def _read(access: Access) -> Credentials:
     """Return the credentials of an access; a thread reads its files, if there are any."""
     return await asyncio.to_thread(Credentials, access) if access.has_files else Credentials(access)
-
-
-async def _run(uplinks: Uplinks, running: Running) -> None:
-    """Stay connected; if a bug ends that, report it at once."""
-    try:
-        await uplinks.run()
-    except Exception as error:  # noqa: BLE001  # the root; the owner gets it
-        if not running.failed.done():
-            running.failed.set_exception(error)
-            running.failed.exception()  # asyncio would report one that its owner does not ask for
 
 
 class _Health:
@@ -153,18 +144,25 @@ def _serve_tls(credentials: Credentials, *, needs_client: bool) -> grpc.ServerCr
     )
 
 
-async def _look(looks: list[Credentials]) -> None:
+async def _look(all_credentials: list[Credentials]) -> None:
     """Take renewed files once a second, until cancelled."""
-    looks = [one for one in looks if one.access.has_files]
-    problems = [""] * len(looks)
-    while looks:
-        await asyncio.sleep(LOOK_S)
-        for at, credentials in enumerate(looks):
-            await asyncio.to_thread(credentials.look)
-            if credentials.problem != problems[at]:
-                problems[at] = credentials.problem
-                if problems[at]:
-                    log.warning("access_not_renewed", why=problems[at], then="the old one counts")
+    looks = [_Look(one).make for one in all_credentials if one.access.has_files]
+    await keep_looking(looks, LOOK_S)
+
+
+class _Look:
+    """Looks at the files of an access."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._problem = ""
+
+    async def make(self) -> None:
+        await asyncio.to_thread(self._credentials.look)
+        problem = self._credentials.problem
+        if problem and problem != self._problem:
+            log.warning("access_not_renewed", why=problem, then="the old one counts")
+        self._problem = problem
 
 
 def _bind(

@@ -11,6 +11,7 @@ import grpc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.model.spec import Timing
@@ -107,10 +108,11 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
         ProtectionInvalid: when a file or a token for TLS or access is of no use.
     """
     journal = settings.journal or MemoryJournal(os.urandom(16).hex())
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with (
-            protecting(settings.protection) as protected,
-            _serving(settings, journal, protected) as running,
+            protecting(settings.protection, failed) as protected,
+            _serving(settings, journal, protected, failed) as running,
         ):
             yield running
     finally:
@@ -119,7 +121,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def _serving(
-    settings: Settings, journal: Journal, protected: Protected
+    settings: Settings, journal: Journal, protected: Protected, failed: asyncio.Future[None]
 ) -> AsyncIterator[Running]:
     shared = share(protected.facts)
     shard = await open_shard(
@@ -145,31 +147,30 @@ async def _serving(
         protected.gate.listens(port)
     await server.start()
     await health.set_serving(True)
-    running = Running(port, asyncio.get_running_loop().create_future())
-    shell = asyncio.ensure_future(_run(shard, health, running))  # noqa: TID251  # owned by this context
-    until = settings.until_idle
-    watch = None if until is None else _watch(shard, until)
-    running.idle = None if watch is None else asyncio.ensure_future(watch)  # noqa: TID251  # the same
-    try:
-        yield running
-    finally:
-        await health.set_serving(False)
-        await server.stop(STOP_GRACE_S)
-        background = [shell] if running.idle is None else [shell, running.idle]
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+    idle: asyncio.Future[str] | None = None
+    async with Background(failed) as background:
+        background.start(_run(shard, health))
+        if settings.until_idle is not None:
+            idle = asyncio.get_running_loop().create_future()
+            background.start(_watch(shard, settings.until_idle, idle))
+        try:
+            yield Running(port, failed, idle)
+        finally:
+            background.expect_ends()
+            await health.set_serving(False)
+            await server.stop(STOP_GRACE_S)
 
 
-async def _watch(shard: Shard, until: UntilIdle) -> str:
-    """Return why the coordinator is not needed any more, when it is not; its journal can go."""
+async def _watch(shard: Shard, until: UntilIdle, idle: asyncio.Future[str]) -> None:
+    """Note why the coordinator is not needed any more, when it is not; its journal can go."""
     try:
         why = await await_idle(shard.read, until)
     except CoordinatorEnded:
-        await asyncio.Event().wait()  # the failure of the shard ends the coordinator
-        raise
-    until.discard()
-    return why
+        pass  # the failure of the shard ends the coordinator
+    else:
+        until.discard()
+        idle.set_result(why)
+    await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -201,25 +202,24 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
         raise JournalFailed(str(error)) from error
     own = Own(_address(settings), share.advertise, share.shards)
     timing = replace(settings.timing, search_ms=SEARCH_MS)
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with (
-            protecting(settings.protection) as protected,
-            owning(client, own, ShardSettings(timing, is_shared=True), protected) as made,
+            protecting(settings.protection, failed) as protected,
+            owning(client, own, ShardSettings(timing, is_shared=True), failed, protected) as made,
         ):
-            yield Running(made.port, made.failed)
+            yield Running(made.port, failed)
     finally:
         await client.close()
 
 
-async def _run(shard: Shard, health: Health, running: Running) -> None:
-    """Run the shard; if it fails, report it at once."""
+async def _run(shard: Shard, health: Health) -> None:
+    """Run the shard; if it fails, the health says so."""
     try:
         await shard.run()
-    except Exception as error:  # noqa: BLE001  # the root of the loop; the owner gets it
-        if not running.failed.done():
-            running.failed.set_exception(error)
-            running.failed.exception()  # asyncio would report one that its owner does not ask for
+    except Exception:
         await health.set_serving(False)
+        raise
 
 
 def _address(settings: Settings) -> str:

@@ -162,6 +162,7 @@ async def fleet(
                     ShardSettings(timing, announces=False),
                     sure.__contains__,
                     lambda shard, why, failed=failed: failed.append(shard),  # type: ignore[misc]
+                    asyncio.get_running_loop().create_future(),
                     protected[number] if number < len(protected) else UNPROTECTED,
                 )
             )

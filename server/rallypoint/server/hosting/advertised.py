@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rallypoint.base.addresses import first_host
+from rallypoint.base.background import keep_looking
 from rallypoint.base.log import get_logger
 from rallypoint.server.shards.standing import REMIND_S
 from rallypoint.server.shards.view import Member
@@ -45,9 +47,7 @@ class Advertised:
         Args:
             members: all coordinators of the store by their ids, kept up to date.
         """
-        while True:
-            await self.look(members)
-            await asyncio.sleep(LOOK_S)
+        await keep_looking([partial(self.look, members)], LOOK_S)
 
     async def look(self, members: Mapping[str, Member]) -> None:
         """Look once, and log what is wrong."""

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import grpc
 from msgspec import Struct
 
+from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
 from rallypoint.server.hosting.listening import bind
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
@@ -162,7 +163,8 @@ async def hosting(
     directory: Directory,
     settings: ShardSettings,
     is_sure: Callable[[int], bool],
-    failed: Callable[[int, str], None],
+    halted: Callable[[int, str], None],
+    failed: asyncio.Future[None],
     protected: Protected = UNPROTECTED,
 ) -> AsyncIterator[Listening]:
     """Answer for all shards while the context is open; serve those that the host is given.
@@ -172,14 +174,15 @@ async def hosting(
         directory: knows the owners of all shards.
         settings: of the shards.
         is_sure: whether no other coordinator can own a shard, at this moment.
-        failed: learns of a shard that has halted by itself, and why.
+        halted: learns of a shard that has halted by itself, and why.
+        failed: done, with an exception, when this cannot continue.
         protected: its protection.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
     """
     shared = share(protected.facts)
-    host = Host(settings, shared, is_sure, failed)
+    host = Host(settings, shared, is_sure, halted)
     forwarder = Forwarder(directory, protected.peers)
     interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
@@ -191,20 +194,16 @@ async def hosting(
     if protected.gate is not None:
         protected.gate.listens(port)
     await server.start()
-    background = [
-        asyncio.ensure_future(task)  # noqa: TID251  # owned by this context
-        for task in (forwarder.run(), _follow(directory, health))
-    ]
-    try:
-        yield Listening(port, host)
-    finally:
-        await health.set_serving(False)
-        await host.stop_all()
-        forwarder.end()  # else these calls would last as long as the grace, and end as CANCELLED
-        await server.stop(STOP_GRACE_S)
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+    async with Background(failed) as background:
+        background.start(forwarder.run())
+        background.start(_follow(directory, health))
+        try:
+            yield Listening(port, host)
+        finally:
+            await health.set_serving(False)
+            await host.stop_all()
+            forwarder.end()  # else these calls last as long as the grace, and end as CANCELLED
+            await server.stop(STOP_GRACE_S)
 
 
 async def _follow(directory: Directory, health: Health) -> None:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Struct
 
 from rallypoint.base.addresses import parse_endpoint
+from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.survey import explain, find_lossy
@@ -61,8 +62,6 @@ class Owning(Struct, frozen=True):
     address: str
     """`host:port` where agents and other coordinators reach it."""
     host: Host
-    failed: asyncio.Future[None]
-    """Done, with its exception, when the coordinator cannot continue."""
 
 
 class _Shards:
@@ -102,10 +101,13 @@ class _Shards:
 class _Store:
     """The directory of a store in etcd, and the part that this process has in it."""
 
-    def __init__(self, client: EtcdClient, own: Own, gate: Gate | None) -> None:
+    def __init__(
+        self, client: EtcdClient, own: Own, gate: Gate | None, background: Background
+    ) -> None:
         self._client = client
         self._own = own
         self._gate = gate
+        self._background = background
         self._advertised = Advertised("")
         self._address = ""
         self._fleet: Fleet | None = None
@@ -141,14 +143,8 @@ class _Store:
         log.info("store_opened", coordinator_id=fleet.identity, shards=fleet.shard_count)
         if lossy := await find_lossy(self._client):
             log.warning("lossy_etcd_found", why=lossy)
-        looking = asyncio.ensure_future(  # noqa: TID251  # ends with the ownership
-            self._advertised.watch(self._ownership.view.members)
-        )
-        try:
-            await self._ownership.run()
-        finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        self._background.start(self._advertised.watch(self._ownership.view.members))
+        await self._ownership.run()
 
     async def _open(self, prefix: str) -> Fleet:
         loop = asyncio.get_running_loop()
@@ -234,7 +230,11 @@ class _Store:
 
 @asynccontextmanager
 async def owning(
-    client: EtcdClient, own: Own, settings: ShardSettings, protected: Protected = UNPROTECTED
+    client: EtcdClient,
+    own: Own,
+    settings: ShardSettings,
+    failed: asyncio.Future[None],
+    protected: Protected = UNPROTECTED,
 ) -> AsyncIterator[Owning]:
     """Serve a share of the shards of a store, and answer for all, while the context is open.
 
@@ -242,28 +242,22 @@ async def owning(
         client: of the cluster; its address has the prefix.
         own: what is this coordinator's own.
         settings: of the shards.
+        failed: done, with an exception, when the coordinator cannot continue.
         protected: its protection.
 
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
     """
-    store = _Store(client, own, protected.gate)
-    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def note_end(task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not failed.done():
-            failed.set_exception(error)
-            failed.exception()  # asyncio would report one that its owner does not ask for
-
-    async with hosting(
-        *(own.listen, store, settings, store.owns, store.drop), protected
-    ) as listening:
-        address = parse_endpoint(own.advertise, listening.port)
-        assert address is not None, own.advertise
-        run = asyncio.ensure_future(store.run(address, listening.host))  # noqa: TID251  # `leave` awaits it
-        run.add_done_callback(note_end)
-        try:
-            yield Owning(listening.port, address, listening.host, failed)
-        finally:
-            await store.leave(run)
+    async with Background(failed) as background:
+        store = _Store(client, own, protected.gate, background)
+        async with hosting(
+            *(own.listen, store, settings, store.owns, store.drop, failed), protected
+        ) as listening:
+            address = parse_endpoint(own.advertise, listening.port)
+            assert address is not None, own.advertise
+            run = background.start(store.run(address, listening.host))
+            try:
+                yield Owning(listening.port, address, listening.host)
+            finally:
+                background.expect_ends()
+                await store.leave(run)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.base.background import Background, Look, keep_looking
 from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.guards.access.auth.auth_file import AuthFile, AuthFileInvalid
 from rallypoint.server.rpc.guards.access.auth.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
@@ -130,8 +132,14 @@ class _ServerCertificates:
 
 
 @asynccontextmanager
-async def protecting(settings: ProtectionSettings) -> AsyncIterator[Protected]:
+async def protecting(
+    settings: ProtectionSettings, failed: asyncio.Future[None]
+) -> AsyncIterator[Protected]:
     """Prepare the protection, and keep it up to date while the context is open.
+
+    Args:
+        settings: what to protect with.
+        failed: done, with an exception, when it is not kept up to date any more.
 
     Raises:
         ProtectionInvalid: when a file or the token is of no use.
@@ -144,24 +152,19 @@ async def protecting(settings: ProtectionSettings) -> AsyncIterator[Protected]:
         protected, looks = await asyncio.to_thread(_prepare, settings, handshakes)
     except (AccessFailed, AuthFileInvalid, RulesInvalid) as error:
         raise ProtectionInvalid(str(error)) from error
-    watching = asyncio.ensure_future(  # noqa: TID251  # owned by this context
-        _watch(looks, protected.gate)
-    )
     try:
-        yield protected
+        async with Background(failed) as background:
+            background.start(keep_looking(looks, LOOK_S))
+            yield protected
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
         if protected.gate is not None:
             protected.gate.close()
 
 
-def _prepare(
-    settings: ProtectionSettings, handshakes: Handshakes
-) -> tuple[Protected, list[Callable[[], None]]]:
-    """Return the protection, and what looks at its files."""
+def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Protected, list[Look]]:
+    """Return the protection, and what looks at its files once a second."""
     facts = settings.facts
-    protected, looks = Protected(facts), list[Callable[[], None]]()
+    protected, looks = Protected(facts), list[Look]()
     if facts.tls:
         own = Access(
             is_tls=True,
@@ -173,21 +176,15 @@ def _prepare(
         protected.listening = certificates.open(needs_client=facts.client_certificates)
         peers_ca = settings.tls_ca or settings.tls_client_ca
         protected.peers = Credentials(replace(own, ca_file=peers_ca))
-        looks += [certificates.look, protected.peers.look]
+        looks += [
+            partial(asyncio.to_thread, certificates.look),
+            partial(asyncio.to_thread, protected.peers.look),
+        ]
     if facts.authenticates:
         source: AuthFile | _Every = _Every(EVERY_CERTIFICATE)
         if settings.auth_file or settings.token:
             source = AuthFile(settings.auth_file, settings.token)
-            looks.append(source.look)
+            looks.append(partial(asyncio.to_thread, source.look))
         protected.gate = Gate(source, handshakes if facts.tls else None)
+        looks.append(protected.gate.look)
     return protected, looks
-
-
-async def _watch(looks: Sequence[Callable[[], None]], gate: Gate | None) -> None:
-    """Look at the files once a second, until cancelled."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        for look in looks:
-            await asyncio.to_thread(look)
-        if gate is not None:
-            await gate.look()

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.base.background import TaskEnded
 from rallypoint.server.hosting import protecting
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
@@ -140,3 +141,59 @@ async def test_bad_certificate_keeps_the_one_before(
 
     rejected = [line for line in lines if line["event"] == "certificate_rejected"]
     assert [True] == [site.server.cert in line["why"] for line in rejected]
+
+
+UNREADABLE = {
+    "a number of 5,000 digits": f"[[token]]\nname = {'9' * 5_000}\n",
+    "2,000 brackets": f"[[token]]\nname = {'[' * 2_000}\n",
+    "a month that is none": "[[token]]\nexpires = 2027-13-01T00:00:00Z\n",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+async def test_file_that_cannot_be_parsed_changes_nothing(
+    tmp_path: Path, lines: list[Any], text: str
+) -> None:
+    """The log says so, the rules before count, and those of the next good file after it."""
+    async with protected_site(tmp_path, rules=entry("dash", "viewer", OLD)) as site:
+        pair = site.authority.issue("a-client")
+        write_rules(site.auth, text)
+        await until(lines, "auth_file_rejected")
+
+        assert "" == await call_once(site, pair, OLD)
+        write_rules(site.auth, entry("dash", "viewer", NEW))
+        await until(lines, "auth_file_renewed")
+        assert (await call_once(site, pair, OLD)).startswith("UNAUTHENTICATED")
+        assert "" == await call_once(site, pair, NEW)
+
+
+async def test_look_that_fails_ends_no_other_look(
+    tmp_path: Path, lines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in the look at the certificate has one line; the auth file is still looked at."""
+
+    def fail(_: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(protecting._ServerCertificates, "look", fail)
+    async with protected_site(tmp_path, rules=entry("dash", "viewer", OLD)) as site:
+        await until(lines, "look_failed")
+        for count, token in enumerate((NEW, OLD), 1):
+            write_rules(site.auth, entry("dash", "viewer", token))
+            await until(lines, "auth_file_renewed", count)
+
+    assert 1 == [line["event"] for line in lines].count("look_failed")
+
+
+async def test_coordinator_fails_when_nothing_looks_at_the_files_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who runs it hears at once that its task has ended, whatever has ended it."""
+
+    async def end(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(protecting, "keep_looking", end)
+    async with protected_site(tmp_path) as site, asyncio.timeout(LIMIT_S):
+        with pytest.raises(TaskEnded):
+            await site.running.failed

@@ -275,7 +275,9 @@ async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
     request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
     async with hanging() as (address, owner), AsyncExitStack() as stack:
         table.owners[OTHERS] = address
-        async with hosting("127.0.0.1:0", Seat(table), settings, bool, _fail) as listening:
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        seat = Seat(table)
+        async with hosting("127.0.0.1:0", seat, settings, bool, _fail, failed) as listening:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{listening.port}")
             await stack.enter_async_context(channel)
             call = job_service_pb2_grpc.JobServiceStub(channel).GetJob(request)

@@ -31,7 +31,8 @@ async def coordinator(
     """Run a coordinator of the store; return its address too."""
     client = connect(etcd, prefix)
     own = Own("127.0.0.1:0", "127.0.0.1", SHARDS)
-    async with owning(client, own, SETTINGS) as running:
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with owning(client, own, SETTINGS, failed) as running:
         yield running.address, running
 
 

@@ -245,8 +245,8 @@ class Gate:
         expired = rules.has_expired(self._checked_ms, now_ms)
         if rules is self._checked and not expired:
             return
-        self._checked, self._checked_ms = rules, now_ms
         await self.streams.check()
+        self._checked, self._checked_ms = rules, now_ms  # else they are all checked again
 
     def identify_again(self, context: Context, worker: Caller | None) -> tuple[Caller, ...]:
         """Return who makes a call that was let in.

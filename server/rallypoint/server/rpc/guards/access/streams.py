@@ -74,14 +74,24 @@ class Streams:
         return lambda: self._open.discard(stream)
 
     async def check(self) -> None:
-        """End the streams that may not stay."""
+        """End the streams that may not stay.
+
+        Raises:
+            ExceptionGroup: when some could not be checked; all others were.
+        """
+        errors = list[Exception]()
         for count, stream in enumerate(tuple(self._open), 1):
             if stream in self._open and stream.refused is None:
-                stream.refused = stream.check()
+                try:
+                    stream.refused = stream.check()
+                except Exception as error:  # noqa: BLE001  # raised below
+                    errors.append(error)
                 if stream.refused is not None:
                     stream.end(stream.refused)
             if not count % BATCH:
                 await asyncio.sleep(0)
+        if errors:
+            raise ExceptionGroup("streams could not be checked", errors)
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -143,10 +143,10 @@ def parse_rules(text: str) -> Rules:
 
     try:
         file = msgspec.convert(tomllib.loads(text), _File)
-    except tomllib.TOMLDecodeError as error:
-        raise RulesInvalid(f"it is no TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise RulesInvalid(str(error)) from None
+    except (ValueError, RecursionError) as error:  # also from digits, dates and depths without end
+        raise RulesInvalid(f"it is no TOML: {error}") from None
     if not 0 < len(file.token) + len(file.certificate) <= ENTRIES_MAX:
         raise RulesInvalid(f"it has no [[token]] and no [[certificate]], or over {ENTRIES_MAX}")
     seen: set[str] = set()
