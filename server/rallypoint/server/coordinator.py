@@ -6,6 +6,8 @@ then does it carry out the effects and answer readers, so no decision is visible
 journal. If the append fails, the effects are dropped and the coordinator ends; workers keep running
 without it.
 
+Reads never hold up decisions: each turn answers them for a limited time, and the next turn goes on.
+
 If a turn starts late, because the process was stopped or the disk was slow, the clock is held back
 by the delay. A coordinator that stalled does not take its own absence for lost nodes.
 """
@@ -13,6 +15,8 @@ by the delay. A coordinator that stalled does not take its own absence for lost 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
@@ -24,7 +28,7 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state.state import State
-from rallypoint.server.inbox import Inbox, Item, Query, dismiss
+from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
 from rallypoint.server.journal.compaction import Compaction
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.stepper import Stepper, Turn
@@ -33,7 +37,8 @@ log = get_logger()
 
 TURN_MS_MAX = 20
 """After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop need
-not wait for a thousand failures to be classified, at half a millisecond each."""
+not wait for a thousand failures to be classified, at half a millisecond each. Readers have as long
+again, at the end of the turn."""
 LATE_MS = 200
 """A turn that starts later than planned by more than this counts as a stall."""
 PULSE_S = 0.25
@@ -104,6 +109,12 @@ class Coordinator:
         """Inputs that the last turn had no time for, oldest first."""
         self._rest_since_ms = 0
         """When the first turn ended that left a rest, since the last one that left none."""
+        self._unanswered: deque[Query] = deque()
+        """Reads that no turn had time for yet, oldest first."""
+        self._readers = asyncio.Semaphore(INBOX_MAX)
+        """Bounds the reads that wait."""
+        self._reading_ns = 0
+        """Processor time that the last turn spent on readers."""
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
         self._compaction = Compaction(journal.length, journal.size, is_shared=is_shared)
@@ -149,7 +160,8 @@ class Coordinator:
             LookupError: when `answer` does.
             CoordinatorEnded: when no turn will come.
         """
-        return await self._ask(None, answer)
+        async with self._readers:
+            return await self._ask(None, answer)
 
     async def ask(self, request: inputs.Request, answer: Callable[[State, int], T]) -> T:
         """Submit a request; return `answer(state, now_ms)` when its changes are in the journal.
@@ -185,19 +197,20 @@ class Coordinator:
                 arrived = await self._wait()
                 began_ms = self._clock.now_ms()
                 await self._turn(arrived)
-                # The process may also have been stopped in the middle of the turn.
-                self._notice_stall(began_ms)
+                # The process may also have been stopped in the middle of the turn. While it answers
+                # readers it is busy, not stopped.
+                self._notice_stall(began_ms + self._reading_ns // 1_000_000)
                 self._inbox.note_turn()
         finally:
             self._has_ended = True
-            dismiss(arrived, CoordinatorEnded())
+            dismiss((*arrived, *self._unanswered), CoordinatorEnded())
             self._inbox.dismiss(CoordinatorEnded())
             self._outlet.end()
 
     async def _wait(self) -> list[Item]:
         """Return what has arrived; nothing when a deadline is due."""
         planned_ms: int | None = self._clock.now_ms()
-        if self._rest:
+        if self._rest or self._unanswered:
             await asyncio.sleep(0)  # so that the effects of the last turn are sent
             arrived = list(self._rest)
             self._inbox.add_to(arrived)
@@ -239,7 +252,6 @@ class Coordinator:
             # `now_ms`, because the clock was held back.
             self._step(beat, min(heard_ms, now_ms), turn)
         handled = self._step_in_time(arrived, now_ms, turn)
-        queries = [item for item in arrived[:handled] if isinstance(item, Query)]
         if self._keep_rest(arrived[handled:], now_ms):
             began_ms = self._clock.now_ms()
             self._stepper.expire(
@@ -252,16 +264,25 @@ class Coordinator:
             self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
         if self._announces:
             _announce(turn.effects)
-        await self._answer_all(queries, now_ms)
+        self._answer_all([item for item in arrived[:handled] if isinstance(item, Query)], now_ms)
 
-    async def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
-        """Answer readers; let others run in between, because each answer may be large."""
-        began_ms = self._clock.now_ms()
+    def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
+        """Answer all requests, whose answers this turn has, and readers until their time is over.
+
+        The next turn goes on with the readers: each answer may be large.
+        """
+        began_ns = time.thread_time_ns()
         for query in queries:
-            self._answer(query, now_ms)
+            if query.request is None:
+                self._unanswered.append(query)
+            else:
+                self._answer(query, now_ms)
+        began_ms = self._clock.now_ms()
+        while self._unanswered:
+            self._answer(self._unanswered.popleft(), now_ms)
             if self._clock.now_ms() - began_ms >= TURN_MS_MAX:
-                await asyncio.sleep(0)
-                began_ms = self._clock.now_ms()
+                break
+        self._reading_ns = time.thread_time_ns() - began_ns
 
     def _step_in_time(self, arrived: Sequence[Item], now_ms: int, turn: Turn) -> int:
         """Step inputs until the time of a turn is over; return how many."""

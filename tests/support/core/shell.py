@@ -37,6 +37,15 @@ class FullJournal(MemoryJournal):
         await super().append(records, now_ms)
 
 
+class WatchedClock(JournalClock):
+    """A clock that says by how much it was held back."""
+
+    @property
+    def held_ms(self) -> int:
+        """All stalls together."""
+        return self._held_ms
+
+
 class Peer:
     """An agent's connection to the shell: it submits inputs, and keeps its outbox."""
 
@@ -93,9 +102,11 @@ class Shell:
         self.journal = FullJournal("c")
         self.state = State("c", 1, first_epoch=1)
         self.outboxes = Outboxes()
+        self.clock = WatchedClock()
         self.coordinator = Coordinator(
-            self.state, self.journal, self.outboxes, JournalClock(), announces=False
+            self.state, self.journal, self.outboxes, self.clock, announces=False
         )
+        self.running: asyncio.Task[None] | None = None
 
     def peer(self, job_id: str, number: int) -> Peer:
         return Peer(self, job_id, number)
@@ -122,6 +133,12 @@ class Shell:
             while self.state.deadlines.get((kind, subject)) == 0:
                 await self.settle()
 
+    async def end(self) -> None:
+        """End the coordinator."""
+        assert self.running is not None
+        self.running.cancel()
+        await asyncio.wait([self.running])
+
     def job(self, job_id: str) -> Job | None:
         return self.state.jobs.get(JobId(job_id))
 
@@ -133,7 +150,7 @@ async def running_shell() -> AsyncIterator[Shell]:
     measured = shell.state.clocks.measure(0, wall_ms())
     await shell.journal.append([EpochRaised(shell.state.epoch), *measured], 0)
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(shell.coordinator.run())
+        task = shell.running = tasks.create_task(shell.coordinator.run())
         try:
             yield shell
         finally:

@@ -8,13 +8,13 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import JOBS_MAX
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.about.views import deadlines_message
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.explanations import Explained
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -23,10 +23,6 @@ from rallypoint.wire.durations import to_duration
 
 INTERVAL_CHANGE_PART = 10
 """A new heartbeat interval is sent when it differs by more than one part in this many."""
-EXPLAINED_MS = 200
-"""How long an explanation is reused for the other nodes of the same job."""
-NODES_PER_EXPLAINED_MS = 4
-"""For so many nodes it is reused one ms longer: it takes 5 ms to explain a job of 4,096 nodes."""
 
 
 class Envelopes:
@@ -52,8 +48,9 @@ class Envelopes:
         self._worker_tokens = worker_tokens
         self._outboxes = outboxes
         self._state = state
-        self._explained: dict[JobId, tuple[int, job_pb2.Waiting | None]] = {}
-        """What each job waits for, and when it was computed."""
+        self._explanations = outboxes.explanations
+        self._shown: dict[JobId, tuple[Explained, job_pb2.Waiting | None]] = {}
+        """The latest explanation of each job, as agents get it."""
 
     def take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox; return its messages in the order of sending."""
@@ -103,14 +100,10 @@ class Envelopes:
             and not node.member
         ):
             return set_aside_message(job, node, now_ms)
-        known = self._find_explained(node.job_id, now_ms)
+        known = self._explanations.find(state, node.job_id, now_ms)
         if known is None:
-            waiting = explain(state, job, now_ms)
-            known = (now_ms, None if waiting is None else waiting_message(waiting))
-            self._explained[node.job_id] = known
-            if len(self._explained) > JOBS_MAX:
-                self._explained.clear()
-        return known[1]
+            known = self._explanations.renew(state, job, now_ms)
+        return self._show(node.job_id, known)
 
     def explained(
         self, session: SessionId, now_ms: int
@@ -123,15 +116,19 @@ class Envelopes:
         node = self._state.nodes.get(session)
         if node is None or node.eligibility is not Eligibility.NONE:
             return None  # its health may be why it waits
-        return self._find_explained(node.job_id, now_ms)
+        known = self._explanations.find(self._state, node.job_id, now_ms)
+        return None if known is None else (known.at_ms, self._show(node.job_id, known))
 
-    def _find_explained(
-        self, job_id: JobId, now_ms: int
-    ) -> tuple[int, job_pb2.Waiting | None] | None:
-        known = self._explained.get(job_id)
-        nodes = len(self._state.sessions.get(job_id, ()))
-        reused_ms = EXPLAINED_MS + nodes // NODES_PER_EXPLAINED_MS
-        return known if known is not None and 0 <= now_ms - known[0] < reused_ms else None
+    def _show(self, job_id: JobId, known: Explained) -> job_pb2.Waiting | None:
+        """Return an explanation as agents get it, made once for all of them."""
+        shown = self._shown.get(job_id)
+        if shown is None or shown[0] is not known:
+            message = None if known.waiting is None else waiting_message(known.waiting)
+            shown = known, message
+            if len(self._shown) >= JOBS_MAX:
+                self._shown.clear()
+            self._shown[job_id] = shown
+        return shown[1]
 
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None

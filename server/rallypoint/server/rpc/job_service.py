@@ -42,6 +42,7 @@ from rallypoint.server.rpc.errors import (
 )
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.reading.answers import Answers
 from rallypoint.server.rpc.reading.jobs import read_jobs
 from rallypoint.server.rpc.reading.jobs_view import Compacted, JobsView
 from rallypoint.server.rpc.reading.pace import Pace
@@ -49,6 +50,7 @@ from rallypoint.server.rpc.reading.past import read_token, show_rounds, show_run
 from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.whole import JobPicture, fill, take_picture
 from rallypoint.server.rpc.watchers import Rendering, Watched
@@ -93,7 +95,9 @@ class JobService(service_grpc.JobServiceServicer):
         self._coordinator = coordinator
         self._pace = pace
         self._watchers = outboxes.watchers
-        self._view = JobsView(coordinator, pace)
+        self._explain = outboxes.explanations.explain
+        self._view = JobsView(coordinator, pace, self._explain)
+        self._answers = Answers()
         self._stalls = Stalls()
 
     async def GetJob(
@@ -103,13 +107,19 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> service_pb2.GetJobResponse:
         """Return one job."""
         try:
-            job_id = to_job_id(request)
-            shown = await self._show(job_id, to_view(request))
+            job_id, view = to_job_id(request), to_view(request)
+
+            async def build(close: Callable[[], None]) -> bytes:
+                shown = await self._show(job_id, view, close)
+                answer = service_pb2.GetJobResponse(job=shown.job, summary=shown.summary)
+                return answer.SerializeToString()
+
+            answer = await self._answers.get((job_id, view), build)
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except _UnknownJob:
             await abort_with(context, unknown_job_status(request.job_id))
-        return service_pb2.GetJobResponse(job=shown.job, summary=shown.summary)
+        return answer  # type: ignore[return-value]  # the interceptor lets bytes pass
 
     async def ListJobs(
         self,
@@ -122,7 +132,9 @@ class JobService(service_grpc.JobServiceServicer):
         try:
             size, token = to_page(request)
             wanted = to_job_list(request, by_wall=marked_shard(context) is not None)
-            return await read_jobs(self._coordinator, self._pace, wanted, size, token)
+            return await read_jobs(
+                self._coordinator, self._pace, wanted, size, token, self._explain
+            )
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
 
@@ -233,7 +245,7 @@ class JobService(service_grpc.JobServiceServicer):
 
         def show(state: State, now_ms: int) -> job_pb2.JobSummary | None:
             job = state.jobs.get(operation.job_id)
-            return None if job is None else summary_message(state, job, now_ms)
+            return None if job is None else summary_message(state, job, now_ms, self._explain)
 
         try:
             operation = convert()
@@ -326,16 +338,23 @@ class JobService(service_grpc.JobServiceServicer):
             run=max(answer.job.run, answer.summary.run),
         )
 
-    async def _show(self, job_id: JobId, view: job_pb2.JobView.ValueType) -> _Shown:
-        """Return a job as it is shown with a view.
+    async def _show(
+        self,
+        job_id: JobId,
+        view: job_pb2.JobView.ValueType,
+        close: Callable[[], None] = lambda: None,
+    ) -> _Shown:
+        """Return a job as it is shown with a view; call `close` at the moment that it shows.
 
         Raises:
             _UnknownJob: when there is none.
         """
+        explain = self._explain
         if view == job_pb2.JOB_VIEW_SUMMARY:
-            return await self._coordinator.read(partial(_summarize, job_id))
-        picture = await self._coordinator.read(partial(_picture, job_id))
-        await self._pace.drive(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
+            return await self._coordinator.read(partial(_summarize, job_id, explain, close))
+        async with self._pace.turn():
+            picture = await self._coordinator.read(partial(_picture, job_id, explain, close))
+            await self._pace.slice(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
         is_final = picture.job.phase is Phase.CLOSED and not picture.nodes
         return _Shown(picture.message, None, is_final, picture.message.revision, picture.latest)
 
@@ -352,14 +371,20 @@ class _Shown(Struct):
     """Revision of the coordinator then."""
 
 
-def _summarize(job_id: JobId, state: State, now_ms: int) -> _Shown:
-    summary = summary_message(state, _find(state, job_id, now_ms), now_ms)
+def _summarize(
+    job_id: JobId, explain: Explain, close: Callable[[], None], state: State, now_ms: int
+) -> _Shown:
+    close()
+    summary = summary_message(state, _find(state, job_id, now_ms), now_ms, explain)
     is_final = summary.phase == job_pb2.JOB_PHASE_CLOSED and not summary.node_count
     return _Shown(None, summary, is_final, summary.revision, state.revision)
 
 
-def _picture(job_id: JobId, state: State, now_ms: int) -> JobPicture:
-    return take_picture(state, _find(state, job_id, now_ms), now_ms)
+def _picture(
+    job_id: JobId, explain: Explain, close: Callable[[], None], state: State, now_ms: int
+) -> JobPicture:
+    close()
+    return take_picture(state, _find(state, job_id, now_ms), now_ms, explain)
 
 
 def _look(job_id: JobId, state: State, now_ms: int) -> tuple[Job, int]:

@@ -46,6 +46,7 @@ from rallypoint.server.rpc.errors import (
 )
 from rallypoint.server.rpc.events.waits import EventWaits
 from rallypoint.server.rpc.keys.waits import KeyWaits
+from rallypoint.server.rpc.views.explanations import Explanations
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.server.rpc.watchers import Watchers
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -122,6 +123,7 @@ class Outboxes:
         self.barriers = BarrierWaits()
         self.keys = KeyWaits()
         self.events = EventWaits()
+        self.explanations = Explanations()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
         self._has_ended = False

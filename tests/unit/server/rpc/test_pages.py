@@ -19,6 +19,7 @@ from rallypoint.server.core.model.round import Departure, RoundReason, RoundSumm
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, FailedWorker, WorkerExit
+from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import HEALTH_MAX, REASON_CHARS_MAX
 from rallypoint.server.rpc.reading import jobs, pages
@@ -66,10 +67,12 @@ async def remembering(count: int) -> AsyncIterator[Shell]:
 
 async def read_all(shell: Shell, size: int) -> list[service_pb2.ListJobsResponse]:
     """Return all pages of jobs."""
-    found = [await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, "")]
+    found = [await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, "", explain)]
     while found[-1].next_page_token:
         token = found[-1].next_page_token
-        found.append(await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, token))
+        found.append(
+            await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, token, explain)
+        )
     return found
 
 
@@ -104,12 +107,14 @@ async def test_page_ends_at_the_first_limit(
 async def test_jobs_that_come_and_go_move_no_other() -> None:
     """A token stays valid when its own job is gone."""
     async with remembering(6) as shell:
-        first = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 2, "")
+        first = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 2, "", explain)
         for job_id in ("job-00000", "job-00001"):
             del shell.state.jobs[JobId(job_id)]
         early = JobId("early")
         shell.state.jobs[early] = Job(early, 1, JobSpec(), 0)
-        rest = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 10, first.next_page_token)
+        rest = await jobs.read_jobs(
+            shell.coordinator, Pace(), JobList(), 10, first.next_page_token, explain
+        )
 
     assert [f"job-{number:05}" for number in range(2, 6)] == [job.job_id for job in rest.jobs]
 

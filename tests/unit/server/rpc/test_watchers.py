@@ -65,9 +65,9 @@ def count_renderings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the ids of the jobs that are rendered, as it happens."""
     rendered: list[str] = []
 
-    def take_picture(state: Any, job: Any, now_ms: int) -> Any:
+    def take_picture(state: Any, job: Any, *rest: Any) -> Any:
         rendered.append(job.job_id)
-        return whole.take_picture(state, job, now_ms)
+        return whole.take_picture(state, job, *rest)
 
     monkeypatch.setattr(job_service, "take_picture", take_picture)
     return rendered
@@ -233,10 +233,10 @@ async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.Monke
     """Its place in the list has only its id. By itself it is an internal error, not NOT_FOUND."""
 
     def fail_for_bad(genuine: Any) -> Any:
-        def show(state: Any, job: Any, now_ms: int) -> Any:
+        def show(state: Any, job: Any, *rest: Any) -> Any:
             if job.job_id == "bad":
                 raise KeyError("private text")
-            return genuine(state, job, now_ms)
+            return genuine(state, job, *rest)
 
         return show
 

@@ -20,6 +20,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.reading.lists import JobList, Place
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
+from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.v1 import job_pb2, job_service_pb2
 
@@ -45,7 +46,7 @@ class _Slice(Struct):
 
 
 async def read_jobs(
-    coordinator: Coordinator, pace: Pace, wanted: JobList, size: int, token: str
+    coordinator: Coordinator, pace: Pace, wanted: JobList, size: int, token: str, explain: Explain
 ) -> job_service_pb2.ListJobsResponse:
     """Return a page of jobs.
 
@@ -55,6 +56,7 @@ async def read_jobs(
         wanted: the list.
         size: most jobs, 1 or more.
         token: of the page; empty for the first one.
+        explain: returns what a job waits for.
 
     Raises:
         InvalidMessage: when the token is of another list.
@@ -69,7 +71,7 @@ async def read_jobs(
                 page.next_page_token = wanted.write_token(last)
                 break
             ids = start.ids[place : place + size - len(page.jobs)]
-            part = await coordinator.read(partial(_take_slice, wanted, ids))
+            part = await coordinator.read(partial(_take_slice, wanted, ids, explain))
             place += part.taken
             for at, job in part.jobs:
                 left -= job.ByteSize() + FRAME_BYTES_MAX
@@ -87,7 +89,9 @@ def _begin(wanted: JobList, after: Place | None, state: State, now_ms: int) -> _
     return _Start(ids, len(places), state.revision)
 
 
-def _take_slice(wanted: JobList, ids: Sequence[JobId], state: State, now_ms: int) -> _Slice:
+def _take_slice(
+    wanted: JobList, ids: Sequence[JobId], explain: Explain, state: State, now_ms: int
+) -> _Slice:
     """Return the next jobs, as many as can be shown in the time of a slice, but at least one."""
     ends_s = time.monotonic() + SLICE_S
     part = _Slice([], 0)
@@ -95,16 +99,16 @@ def _take_slice(wanted: JobList, ids: Sequence[JobId], state: State, now_ms: int
         part.taken += 1
         job = state.jobs.get(job_id)
         if job is not None and wanted.has(job):
-            part.jobs.append((wanted.place(job), show_summary(state, job, now_ms)))
+            part.jobs.append((wanted.place(job), show_summary(state, job, now_ms, explain)))
         if time.monotonic() >= ends_s:
             break
     return part
 
 
-def show_summary(state: State, job: Job, now_ms: int) -> job_pb2.JobSummary:
+def show_summary(state: State, job: Job, now_ms: int, explain: Explain) -> job_pb2.JobSummary:
     """Return a job for a list; only its id if a bug prevents more, so that the others are shown."""
     try:
-        return summary_message(state, job, now_ms)
+        return summary_message(state, job, now_ms, explain)
     except Exception as error:  # one job must not hide the others
         incident = new_incident()
         log.error("rendering_failed", job_id=job.job_id, incident=incident, exc_info=error)

@@ -19,6 +19,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.reading.jobs import show_summary
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
+from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.v1 import job_service_pb2
 
 INTERVAL_S = 0.05
@@ -63,10 +64,11 @@ class News(Struct, frozen=True):
 class JobsView:
     """The summaries of all jobs, as of `revision`."""
 
-    def __init__(self, coordinator: Coordinator, pace: Pace) -> None:
-        """Begin without jobs; all readers share `pace`."""
+    def __init__(self, coordinator: Coordinator, pace: Pace, explain: Explain) -> None:
+        """Begin without jobs; all readers share `pace`; `explain` says what a job waits for."""
         self._coordinator = coordinator
         self._pace = pace
+        self._explain = explain
         self.revision = 0
         self._compacted = 0
         self._epoch = 0
@@ -128,7 +130,7 @@ class JobsView:
 
     def _render(self, state: State, job_id: JobId, now_ms: int) -> None:
         """Render a job again; it becomes the last one."""
-        summary = show_summary(state, state.jobs[job_id], now_ms).SerializeToString()
+        summary = show_summary(state, state.jobs[job_id], now_ms, self._explain).SerializeToString()
         revision, now_s = state.revision_of(job_id), time.monotonic()
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = _Shown(revision, now_s, summary)
@@ -145,7 +147,9 @@ class JobsView:
             job_id = stale.pop()
             shown = self._jobs.get(job_id)
             if shown is not None and state.revisions.jobs.get(job_id) == shown.revision:
-                summary = show_summary(state, state.jobs[job_id], now_ms).SerializeToString()
+                summary = show_summary(
+                    state, state.jobs[job_id], now_ms, self._explain
+                ).SerializeToString()
                 shown.shown_s, shown.summary = time.monotonic(), summary
                 count += 1
         return count

@@ -9,6 +9,7 @@ from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REASONS
+from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.notices import notice_message
 from rallypoint.server.rpc.views.round import round_message, timeline_message
 from rallypoint.server.rpc.views.spec import spec_message
@@ -22,7 +23,9 @@ LINE_CHARS_MAX = 256
 """Longest text of a summary."""
 
 
-def summary_message(state: State, job: Job, now_ms: int) -> job_pb2.JobSummary:
+def summary_message(
+    state: State, job: Job, now_ms: int, explain: Explain = explain
+) -> job_pb2.JobSummary:
     """Return the main facts of a job."""
     waiting = explain(state, job, now_ms)
     return job_pb2.JobSummary(
@@ -46,7 +49,7 @@ def summary_message(state: State, job: Job, now_ms: int) -> job_pb2.JobSummary:
     )
 
 
-def basic_message(state: State, job: Job, now_ms: int) -> job_pb2.Job:
+def basic_message(state: State, job: Job, now_ms: int, explain: Explain = explain) -> job_pb2.Job:
     """Return a job without the parts that grow with its nodes and rounds."""
     waiting = explain(state, job, now_ms)
     return job_pb2.Job(

@@ -19,8 +19,10 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, Program
 from rallypoint.server.core.model.round import RoundSummary
+from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
+from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import basic_message, past_round_message
 from rallypoint.server.rpc.views.node import health_message, node_message
 from rallypoint.server.rpc.views.round import member_message
@@ -63,11 +65,11 @@ class JobPicture(Struct):
     now_ms: int
 
 
-def take_picture(state: State, job: Job, now_ms: int) -> JobPicture:
+def take_picture(state: State, job: Job, now_ms: int, explain: Explain = explain) -> JobPicture:
     """Return a picture of a job, in a turn; `fill` makes its message."""
     sessions = state.sessions.get(job.job_id, ())
     nodes = tuple(state.nodes[session] for session in sessions)
-    message = basic_message(state, job, now_ms)
+    message = basic_message(state, job, now_ms, explain)
     return JobPicture(state.revision, message, state, job, nodes, now_ms)
 
 

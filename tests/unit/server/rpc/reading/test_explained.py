@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.rpc.envelopes import EXPLAINED_MS, NODES_PER_EXPLAINED_MS, Envelopes
+from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.views.explanations import EXPLAINED_MS, NODES_PER_EXPLAINED_MS
 from support.core.coordinator import Bench
 
 

@@ -213,9 +213,9 @@ async def test_change_is_rendered_once_for_all(monkeypatch: pytest.MonkeyPatch) 
     rendered: list[str] = []
     genuine = jobs.show_summary
 
-    def show(state: Any, job: Any, now_ms: int) -> Any:
+    def show(state: Any, job: Any, *rest: Any) -> Any:
         rendered.append(job.job_id)
-        return genuine(state, job, now_ms)
+        return genuine(state, job, *rest)
 
     monkeypatch.setattr(jobs_view, "show_summary", show)
     async with served() as server:
