@@ -173,12 +173,27 @@ class LimitReached(RallypointError):
     status = "RESOURCE_EXHAUSTED"
 
     def __init__(
-        self, text: str, *, limit: str, value: int, retry_after_s: float | None = None
+        self,
+        text: str,
+        *,
+        limit: str,
+        value: int,
+        retry_after_s: float | None = None,
+        kind: int = 0,
     ) -> None:
-        """Keep the name and the value of the limit, and when another attempt may succeed."""
+        """Keep which limit it is, its value, and when another attempt may succeed.
+
+        Args:
+            text: what to show.
+            limit: the limit in words.
+            value: the limit's.
+            retry_after_s: when another attempt may succeed; None: it will probably fail, too.
+            kind: a `LimitKind` of the contract; 0: not known.
+        """
         super().__init__(text)
         self.limit = limit
         self.value = value
+        self.kind = kind
         self.retry_after_s = retry_after_s
 
 

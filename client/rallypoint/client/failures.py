@@ -145,7 +145,11 @@ def _revision_compacted(
 
 def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.RallypointError:
     return errors.LimitReached(
-        failure.text, limit=detail.limit, value=detail.value, retry_after_s=failure.retry_s
+        failure.text,
+        limit=detail.limit,
+        value=detail.value,
+        retry_after_s=failure.retry_s,
+        kind=detail.kind,
     )
 
 

@@ -410,6 +410,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     """Watches of all jobs, or of what is in them."""
     LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: _LimitKind.ValueType  # 16
     """Calls a minute from one host whose caller could not be authenticated."""
+    LIMIT_KIND_VALUE_BYTES: _LimitKind.ValueType  # 17
+    """Bytes of one value."""
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """A limit of the coordinator."""
@@ -448,6 +450,8 @@ LIMIT_KIND_WATCHES: LimitKind.ValueType  # 15
 """Watches of all jobs, or of what is in them."""
 LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: LimitKind.ValueType  # 16
 """Calls a minute from one host whose caller could not be authenticated."""
+LIMIT_KIND_VALUE_BYTES: LimitKind.ValueType  # 17
+"""Bytes of one value."""
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _BarrierBreakReason:

@@ -575,6 +575,28 @@ class KeyWrite(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
+    class Append(_message.Message):
+        """Appends to the value of a key; one that does not exist counts as empty. RESOURCE_EXHAUSTED with
+        LimitReached when the value would have more than 64 KiB.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        VALUE_FIELD_NUMBER: _builtins.int
+        value: _builtins.bytes
+        """What to append, at most 64 KiB."""
+        def __init__(
+            self,
+            *,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class Delete(_message.Message):
         """Deletes a key."""
 
@@ -601,6 +623,7 @@ class KeyWrite(_message.Message):
     ADD_FIELD_NUMBER: _builtins.int
     COMPARE_AND_SET_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
+    APPEND_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """The key: printable, without spaces. Empty is refused."""
     @_builtins.property
@@ -619,6 +642,10 @@ class KeyWrite(_message.Message):
     def delete(self) -> Global___KeyWrite.Delete:
         """Deletes it."""
 
+    @_builtins.property
+    def append(self) -> Global___KeyWrite.Append:
+        """Appends to it."""
+
     def __init__(
         self,
         *,
@@ -627,12 +654,13 @@ class KeyWrite(_message.Message):
         add: Global___KeyWrite.Add | None = ...,
         compare_and_set: Global___KeyWrite.CompareAndSet | None = ...,
         delete: Global___KeyWrite.Delete | None = ...,
+        append: Global___KeyWrite.Append | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "compare_and_set", b"compare_and_set", "delete", b"delete", "put", b"put", "write", b"write"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_and_set", b"compare_and_set", "delete", b"delete", "put", b"put", "write", b"write"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "compare_and_set", b"compare_and_set", "delete", b"delete", "key", b"key", "put", b"put", "write", b"write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "append", b"append", "compare_and_set", b"compare_and_set", "delete", b"delete", "key", b"key", "put", b"put", "write", b"write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_write: _TypeAlias = _typing.Literal["put", "add", "compare_and_set", "delete"]  # noqa: Y015
+    _WhichOneofReturnType_write: _TypeAlias = _typing.Literal["put", "add", "compare_and_set", "delete", "append"]  # noqa: Y015
     _WhichOneofArgType_write: _TypeAlias = _typing.Literal["write", b"write"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_write) -> _WhichOneofReturnType_write | None: ...
 

@@ -14,6 +14,7 @@ from sim.keys.plan import RESPONSES, Method
 
 NUMBER_DIGITS_MAX = 19
 NUMBER_MAX = 2**63 - 1
+VALUE_BYTES_MAX = 65_536
 
 
 class Limits(NamedTuple):
@@ -192,6 +193,11 @@ def _decide(
         if abs(sum) > NUMBER_MAX:
             return "sum too large"
         return Result(revision, sum), _next(held, b"%d" % sum, revision)
+    if kind == "append":
+        longer = (b"" if held is None else held.value) + one.append.value
+        if len(longer) > VALUE_BYTES_MAX:
+            return "limit reached"
+        return Result(revision), _next(held, longer, revision)
     if kind == "put":
         return Result(revision), _next(held, one.put.value, revision)
     if kind == "compare_and_set":

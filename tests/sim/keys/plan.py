@@ -16,6 +16,7 @@ NUMBERS = ("n1", "n2")
 """Keys that hold numbers, most of the time."""
 TEXTS = ("a", "a/b", "b")
 VALUES = (b"x", b"yy", b"", b"5", b"-3", b"9223372036854775800")
+APPENDED = (b"z", b"", b"1", b"w" * 30_000)
 AMOUNTS = (1, 1, 1, 2, -1, 9_007_199_254_740_991)
 PREFIXES = ("", "a", "n", "n1")
 RUN_SHARE = 0.5
@@ -98,12 +99,14 @@ def _set(request: Any, name: str, value: Any) -> None:
 def _draw_write(
     rng: Random, seen: dict[str, keys_pb2.KeyValue], method: Method | None = None
 ) -> keys_pb2.KeyWrite:
-    method = method or rng.choice((Method.PUT, Method.ADD, Method.SWAP, Method.DELETE))
+    method = method or rng.choice((Method.PUT, Method.ADD, Method.SWAP, Method.DELETE, None))
     key = rng.choice(NUMBERS if method is Method.ADD and rng.random() < 0.9 else NUMBERS + TEXTS)
     one = keys_pb2.KeyWrite(key=key)
     match method:
         case Method.PUT:
             one.put.value = b"%d" % rng.randint(0, 9) if key in NUMBERS else rng.choice(VALUES)
+        case None:  # no method of its own
+            one.append.value = rng.choice(APPENDED)
         case Method.ADD:
             one.add.amount = rng.choice(AMOUNTS)
         case Method.SWAP:

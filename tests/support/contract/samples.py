@@ -316,6 +316,7 @@ def key_requests() -> dict[str, Message]:
             key="a",
             compare_and_set=keys_pb2.KeyWrite.CompareAndSet(expected=expected, value=b"4"),
         ),
+        keys_pb2.KeyWrite(key="a", append=keys_pb2.KeyWrite.Append(value=b"5")),
         keys_pb2.KeyWrite(key="a", delete=keys_pb2.KeyWrite.Delete(expected=expected)),
     ]
     return {

@@ -6,21 +6,26 @@ import gc
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rallypoint.client.errors import StaleRound
+from rallypoint.client.sync_transport import Transport
 from rallypoint.torch import Store
 from rallypoint.torch.store.failures import StoreError, to_store_error
+from rallypoint.torch.store.packing import MARK
 from rallypoint.worker.environment import NotAWorker
 from support.stores.cases import CASES, KINDS, TORCH, make, read_differences, run
 from support.stores.room import LIMIT_S, Room, rooms
 
 DIFFERENCES = read_differences()
+RANKS = 24
 _prefixes = (f"test{number}/" for number in count())
 
 
@@ -157,6 +162,87 @@ def test_changes_of_many_threads_all_count(store: Store) -> None:
     assert everything == sorted(popped)
     assert everything == sorted(store.get("log").split(b",")[:-1])
     assert 0 == store.queue_len("q")
+
+
+@pytest.mark.parametrize("method", ["append", "queue_push"])
+def test_many_ranks_append_with_one_call_each(
+    room: Room, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many append to one key at once: none has to try again."""
+    calls: list[str] = []
+    run = Transport.run
+
+    def counted(transport: Transport, call: Any, limit_s: float | None = None) -> Any:
+        calls.append(call.method.path)
+        return run(transport, call, limit_s)
+
+    monkeypatch.setattr(Transport, "run", counted)
+    prefix, together = next(_prefixes), threading.Barrier(RANKS)
+
+    def work(rank: int) -> None:
+        with room.store(prefix=prefix) as own:
+            together.wait(LIMIT_S)
+            getattr(own, method)("log", f"{rank:02},")
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    made = len(calls)
+    with room.store(prefix=prefix) as store:
+        everything = [f"{rank:02},".encode() for rank in range(RANKS)]
+        if method == "append":
+            assert b"".join(everything) == b"".join(
+                sorted(one + b"," for one in store.get("log").split(b",")[:-1])
+            )
+        else:
+            assert everything == sorted(store.queue_pop("log") for _ in range(RANKS))
+
+    assert RANKS == made
+
+
+def test_appended_value_grows_beyond_one_key(room: Room) -> None:
+    """Its beginning moves to parts, which go with it; what several append at once all counts."""
+    prefix, together = next(_prefixes), threading.Barrier(4)
+
+    def work(number: int) -> None:
+        with room.store(prefix=prefix) as own:
+            together.wait(LIMIT_S)
+            for _ in range(20):
+                own.append("k", b"%d" % number * 5_000)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    with room.store(prefix=prefix) as store:
+        value = store.get("k")
+        pieces = Counter(value[at : at + 5_000] for at in range(0, len(value), 5_000))
+        assert {b"%d" % number * 5_000: 20 for number in range(4)} == pieces
+        store.append("k", b"tail")
+        assert value + b"tail" == store.get("k")
+        store.delete_key("k")
+        left = [kv.key for kv in store.connection.client.list_keys(room.job_id, prefix)]
+
+    assert [] == left
+
+
+@pytest.mark.parametrize("cut", range(len(MARK) + 2))
+def test_no_append_makes_a_value_look_like_our_own(store: Store, cut: int) -> None:
+    """Wherever the mark of long values is cut, what was appended is what is read."""
+    value = MARK + b"+" + b"x" * 24
+    for first, rest in ((None, value), (value[:cut], value[cut:]), (b"", value)):
+        store.delete_key("k")
+        if first is None:
+            store.append("k", rest[:cut])
+            store.append("k", rest[cut:])
+        else:
+            store.set("k", first)
+            store.append("k", rest)
+
+        assert value == store.get("k")
 
 
 def test_long_values_leave_nothing_behind(room: Room) -> None:

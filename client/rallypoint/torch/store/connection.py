@@ -41,6 +41,7 @@ class Connection:
         self._client = Client(coordinator, token=token, epoch=epoch, limit_s=OUTAGE_S)
         self._world_size = 0
         self._pid = os.getpid()
+        self._closed = threading.Event()
 
     @property
     def client(self) -> Client:
@@ -80,8 +81,18 @@ class Connection:
             found |= {rank: member.node_name for rank in ranks if first <= rank < first + count}
         return found
 
+    def pause(self, pause_s: float) -> None:
+        """Wait before another attempt.
+
+        Raises:
+            ClientClosed: meanwhile.
+        """
+        if self._closed.wait(pause_s):
+            raise ClientClosed("the client was closed")
+
     def close(self) -> None:
         """End all calls."""
+        self._closed.set()
         self._client.close()
 
 

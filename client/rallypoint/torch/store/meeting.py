@@ -16,7 +16,7 @@ from rallypoint.client.errors import BarrierBroken, Forgotten, RallypointError
 from rallypoint.client.values import BreakReason
 from rallypoint.torch.store.failures import StoreError, to_store_error
 from rallypoint.torch.store.names import encode_key
-from rallypoint.torch.store.reading import Deadline
+from rallypoint.torch.store.reading import Deadline, Tries
 from rallypoint.torch.store.store import Store
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 
@@ -137,10 +137,27 @@ def _meet(
     describe: Callable[[int], str] | None = None,
 ) -> list[bytes]:
     """Wait for all ranks; return the payload of each, by rank."""
+    try:
+        return _arrive(store, payload, rank, world_size, key_prefix, deadline)
+    except BarrierBroken as error:
+        raise _broken(store, error, rank, world_size, key_prefix, deadline, describe) from error
+    except RallypointError as error:
+        raise to_store_error(error, store.connection.job_id) from error
+
+
+def _arrive(
+    store: Store,
+    payload: bytes,
+    rank: int | None,
+    world_size: int,
+    key_prefix: str,
+    deadline: Deadline,
+) -> list[bytes]:
     connection, names = store.connection, store.prefix + key_prefix
+    tries = Tries(connection, deadline)
     while True:
+        participant, expected = _place(store, rank, world_size)
         try:
-            participant, expected = _place(store, rank, world_size)
             answer = connection.client.arrive(
                 connection.job_id,
                 encode_key(names, NAME_BYTES_MAX),
@@ -151,14 +168,10 @@ def _meet(
                 timeout_s=deadline.left_s(),
             )
             return list(answer.payloads)
-        except Forgotten as error:
+        except Forgotten:
             # The coordinator has started again. Those that wait all arrive once more.
-            if not deadline.left_s():
-                raise to_store_error(error, connection.job_id) from error
-        except BarrierBroken as error:
-            raise _broken(store, error, rank, world_size, key_prefix, deadline, describe) from error
-        except RallypointError as error:
-            raise to_store_error(error, connection.job_id) from error
+            if not tries.pause():
+                raise
 
 
 def _place(

@@ -1,8 +1,9 @@
 """What a key holds at the coordinator.
 
 A short value is held as it is, so numbers can be added to and other programs can read it. A long
-one is held in parts, which are keys too and never change; the key then says which they are.
-Such a record begins with a mark, and so does a short value that happens to begin like one.
+one is held in parts, which are keys too and never change; the key then says which they are, and
+holds what was appended since. Such a record begins with a mark, and so does a short value that
+begins like one, or would if something was appended to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Parted(NamedTuple):
     token: bytes
     """Names its parts: 16 random bytes."""
     size: int
-    """Bytes of the value."""
+    """Bytes of the value in parts."""
+    tail: bytes = b""
+    """What follows the parts."""
 
     @property
     def part_count(self) -> int:
@@ -38,13 +41,23 @@ class Parted(NamedTuple):
 
     def pack(self) -> bytes:
         """Return what the key holds."""
-        return MARK + _PARTED + _RECORD.pack(self.token, self.size)
+        return MARK + _PARTED + _RECORD.pack(self.token, self.size) + self.tail
 
 
 def pack_short(value: bytes) -> bytes | None:
     """Return what a key holds for a short value; None: it is not short."""
-    held = MARK + _PLAIN + value if value.startswith(MARK) else value
+    held = MARK + _PLAIN + value if _is_like_a_record(value) else value
     return held if len(held) <= PART_BYTES else None
+
+
+def can_be_appended(value: bytes) -> bool:
+    """Return whether a value may be appended to whatever a key holds, without a look at it."""
+    return len(value) <= PART_BYTES and not _is_like_a_record(value)
+
+
+def _is_like_a_record(value: bytes) -> bool:
+    """Return whether a value begins with the mark, or would when more follows it."""
+    return value.startswith(MARK) or (value != b"" and MARK.startswith(value))
 
 
 def unpack(held: bytes) -> bytes | Parted:
@@ -52,7 +65,10 @@ def unpack(held: bytes) -> bytes | Parted:
     if not held.startswith(MARK):
         return held
     kind, rest = held[len(MARK) : len(MARK) + 1], held[len(MARK) + 1 :]
-    return rest if kind == _PLAIN else Parted(*_RECORD.unpack(rest))
+    if kind == _PLAIN:
+        return rest
+    token, size = _RECORD.unpack_from(rest)
+    return Parted(token, size, rest[_RECORD.size :])
 
 
 def split(value: bytes) -> list[bytes]:

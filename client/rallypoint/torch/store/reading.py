@@ -7,6 +7,7 @@ coordinator: nothing here polls.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -32,6 +33,12 @@ WAIT_S_MAX = 80_000.0
 CALL_S_MIN = 30.0
 """A call that waits for no other rank may take so long at least: longer than a restart of the
 coordinator."""
+LAST_CALL_S_MIN = 1.0
+"""A call that begins just before the deadline of its operation may take so long."""
+PAUSE_S_MIN = 0.005
+PAUSE_S_MAX = 1.0
+"""Bounds of the pauses between two attempts: random below a bound that doubles from the first to
+the second. The first is about the time of a call."""
 
 Item = TypeVar("Item")
 
@@ -40,6 +47,12 @@ class PartsLost(RallypointError):
     """A key refers to parts that do not exist: something else has deleted them."""
 
     status = "DATA_LOSS"
+
+
+class KeyContended(RallypointError):
+    """Others have changed a key during every attempt, until the deadline."""
+
+    status = "ABORTED"
 
 
 class Deadline:
@@ -53,6 +66,48 @@ class Deadline:
     def left_s(self) -> float:
         """Return the time that is left; 0: none."""
         return max(0.0, self._ends_s - time.monotonic())
+
+
+class Tries:
+    """The attempts of one operation: one deadline, and a random pause before each but the first."""
+
+    def __init__(self, connection: Connection, deadline: Deadline) -> None:
+        """Begin before the first attempt."""
+        self._connection = connection
+        self._deadline = deadline
+        self._pauses = 0
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next call may take."""
+        return max(LAST_CALL_S_MIN, self._deadline.left_s())
+
+    def pause(self) -> bool:
+        """Wait before another attempt; return whether there is time for one.
+
+        Raises:
+            ClientClosed: meanwhile.
+        """
+        bound_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2 ** min(self._pauses, 16))
+        pause_s = random.uniform(0.0, bound_s)
+        if pause_s >= self._deadline.left_s():
+            return False
+        self._pauses += 1
+        self._connection.pause(pause_s)
+        return True
+
+    def pause_for(self, name: str) -> None:
+        """Wait before another attempt to change a key that others have changed.
+
+        Raises:
+            KeyContended: there is no time for one.
+            ClientClosed: meanwhile.
+        """
+        if not self.pause():
+            raise KeyContended(
+                f"others changed the key {name!r} during every attempt "
+                f"for {self._deadline.limit_s:g} s"
+            )
 
 
 class Reading:
@@ -105,7 +160,7 @@ class Reading:
         keys = {}
         for name, place in digests.items():
             if place in held:
-                key = self._load(held[place], CALL_S_MIN)
+                key = self._load(held[place])
                 keys[name] = name if key is None else key.decode("utf-8", "surrogatepass")
         return [keys.get(name, name) if is_digest(name) else decode_key(name) for name in names]
 
@@ -129,18 +184,24 @@ class Reading:
 
         Raises:
             KeysMissing: when they did not in time.
+            KeyContended: when one was changed whenever it was read.
             RallypointError: when it fails otherwise.
         """
-        deadline = Deadline(wait_s)
+        deadline, tries = Deadline(wait_s), self._tries(wait_s)
         values: dict[str, bytes] = {}
         missing = list(dict.fromkeys(names))
-        while missing:  # again for what was changed while its parts were read
+        while missing:
             for name, kv in self._fetch_all(missing, deadline).items():
-                value = self._load(kv, max(CALL_S_MIN, wait_s))
+                value = self._load(kv)
                 if value is not None:
                     values[name] = value
             missing = [name for name in missing if name not in values]
+            if missing:  # they were changed while their parts were read
+                tries.pause_for(missing[0])
         return [values[name] for name in names]
+
+    def _tries(self, limit_s: float) -> Tries:
+        return Tries(self._connection, Deadline(max(CALL_S_MIN, limit_s)))
 
     def _fetch_all(self, names: Sequence[str], deadline: Deadline) -> dict[str, keys_pb2.KeyValue]:
         found = self._fetch(names, deadline)
@@ -172,7 +233,7 @@ class Reading:
                 found |= {kv.key: kv for kv in answer.kvs}
         return found
 
-    def _load(self, kv: keys_pb2.KeyValue, limit_s: float) -> bytes | None:
+    def _load(self, kv: keys_pb2.KeyValue) -> bytes | None:
         """Return the value of a key; None: it has changed, so its parts are gone."""
         held = unpack(kv.value)
         if isinstance(held, bytes):
@@ -186,7 +247,7 @@ class Reading:
                     raise PartsLost(f"parts of the value of {kv.key!r} do not exist any more")
                 return None
             parts += (found[name].value for name in names)
-        return b"".join(parts)
+        return b"".join((*parts, held.tail))
 
     def _part_names(self, parted: Parted) -> list[str]:
         return [f"{self._prefix}p/{name}" for name in parted.names()]

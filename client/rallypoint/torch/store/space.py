@@ -1,7 +1,9 @@
 """Changes of the keys of one store: torch's operations as calls of KeyValueService.
 
 * What depends on the value of a key compares its revision and tries again if another caller was
-  faster. So every attempt that fails is the progress of another.
+  faster. So every attempt that fails is the progress of another. It pauses before, and gives up at
+  its deadline.
+* An append does not: the coordinator makes it, so it costs one call, however many others append.
 * A long value is complete before a key refers to it, and its parts go after no key does any more.
 """
 
@@ -16,6 +18,7 @@ from rallypoint.torch.store.packing import (
     PART_BYTES,
     VALUE_BYTES_MAX,
     Parted,
+    can_be_appended,
     pack_short,
     split,
     unpack,
@@ -25,8 +28,10 @@ from rallypoint.torch.store.reading import (
     PARTS_PER_CALL,
     Deadline,
     Reading,
+    Tries,
     batches,
 )
+from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 WRITES_PER_CALL = 256
@@ -62,29 +67,31 @@ class Space(Reading):
 
     def set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
         """Set keys, in order."""
-        deadline = Deadline(max(CALL_S_MIN, limit_s))
+        tries = self._tries(limit_s)
         while True:
             try:
-                self._set(pairs, deadline.limit_s)
+                self._set(pairs, tries)
                 return
             except Forgotten:
                 # A new coordinator has no keys: whether this was done before makes no difference.
-                if not deadline.left_s():
+                if not tries.pause():
                     raise
 
-    def _set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
-        held = [(name, self._hold(value, limit_s)) for name, value in pairs]
+    def _set(self, pairs: Sequence[tuple[str, bytes]], tries: Tries) -> None:
+        for _, value in pairs:
+            _check_length(value)
+        held = [(name, self._hold(value, tries.limit_s)) for name, value in pairs]
         # A key that exists may have parts to delete. Most do not exist: try that first.
         for batch in _by_bytes(held):
             answer = self._connection.client.write_keys(
                 self._job_id,
                 [_set_if(name, value, ABSENT) for name, value in batch],
                 scope=self._scope,
-                timeout_s=limit_s,
+                timeout_s=tries.limit_s,
             )
             for (name, value), result in zip(batch, answer.results, strict=True):
                 if not result.was_changed:
-                    self._replace(name, value, result.kv, limit_s)
+                    self._replace(name, value, result.kv, tries)
 
     def add(self, name: str, amount: int, limit_s: float) -> int:
         """Add to the number that a key holds; return the sum."""
@@ -103,29 +110,85 @@ class Space(Reading):
             name: of the key.
             decide: from the value, None if the key does not exist, returns the new one; None: leave
                 it as it is. It is asked again if the key was changed meanwhile.
-            limit_s: longest call.
+            limit_s: how long it may take.
+
+        Raises:
+            KeyContended: when others were faster until then.
+            RallypointError: when it fails otherwise.
         """
-        limit_s = max(CALL_S_MIN, limit_s)
+        tries = self._tries(limit_s)
         while True:
-            kv = self._fetch([name], Deadline(0.0)).get(name)
-            before = None if kv is None else self._load(kv, limit_s)
-            if kv is not None and before is None:
-                continue
-            after = decide(before)
-            if after is None:
-                return before, False
-            if self._swap(name, after, kv, limit_s):
-                return before, True
+            done = self._change_once(name, decide, tries)
+            if done is not None:
+                return done
+            tries.pause_for(name)
+
+    def _change_once(
+        self, name: str, decide: Callable[[bytes | None], bytes | None], tries: Tries
+    ) -> tuple[bytes | None, bool] | None:
+        """Do what `change` does; return None if another caller was faster."""
+        kv = self._fetch([name], Deadline(0.0)).get(name)
+        before = None if kv is None else self._load(kv)
+        if kv is not None and before is None:
+            return None
+        after = decide(before)
+        if after is None:
+            return before, False
+        _check_length(after)
+        return (before, True) if self._swap(name, after, kv, tries.limit_s) else None
+
+    def append(self, name: str, more: bytes, limit_s: float) -> None:
+        """Append to the value of a key; one that does not exist counts as empty.
+
+        It is one call of the coordinator, which needs no value before. Only when the key holds no
+        more, what it holds moves to parts.
+
+        Raises:
+            KeyContended: when others were faster all the time.
+            RallypointError: when it fails otherwise.
+        """
+
+        def decide(held: bytes | None) -> bytes:
+            return (held or b"") + more
+
+        if not can_be_appended(more):
+            self.change(name, decide, limit_s)
+            return
+        tries = self._tries(limit_s)
+        while not self._append_once(name, more, tries):
+            tries.pause_for(name)  # of many callers that find no room, a few make some
+            if self._append_once(name, more, tries) or self._change_once(name, decide, tries):
+                return
+            tries.pause_for(name)
+
+    def _append_once(self, name: str, more: bytes, tries: Tries) -> bool:
+        """Append to what a key holds; return whether it had room."""
+        write = keys_pb2.KeyWrite(key=name, append=keys_pb2.KeyWrite.Append(value=more))
+        try:
+            self._connection.client.write_keys(
+                self._job_id, [write], scope=self._scope, timeout_s=tries.limit_s
+            )
+        except LimitReached as error:
+            if error.kind != details_pb2.LIMIT_KIND_VALUE_BYTES:
+                raise
+            return False
+        return True
 
     def delete(self, name: str, limit_s: float) -> bool:
-        """Delete a key; return whether it existed."""
-        limit_s = max(CALL_S_MIN, limit_s)
+        """Delete a key; return whether it existed.
+
+        Raises:
+            KeyContended: when others have changed it all the time.
+            RallypointError: when it fails otherwise.
+        """
+        tries = self._tries(limit_s)
         while True:
             kv = self._fetch([name], Deadline(0.0)).get(name)
             if kv is None:
                 return False
-            if self._delete_if(kv, limit_s):
+            if self._delete_if(kv, tries.limit_s):
                 return True
+            tries.pause_for(name)
 
     def pop(self, name: str, wait_s: float, cut: Callable[[bytes], tuple[bytes, bytes]]) -> bytes:
         """Wait for a key, and take the beginning of its value; the key goes with the last bytes.
@@ -137,30 +200,30 @@ class Space(Reading):
 
         Raises:
             KeysMissing: when there is no such key in time.
+            KeyContended: when others were faster all the time.
             RallypointError: when it fails otherwise.
         """
-        deadline, limit_s = Deadline(wait_s), max(CALL_S_MIN, wait_s)
+        deadline, tries = Deadline(wait_s), self._tries(wait_s)
         while True:
             kv = self._fetch_all([name], deadline)[name]
-            value = self._load(kv, limit_s)
-            if value is None:
-                continue
-            first, rest = cut(value)
-            if not rest and self._delete_if(kv, limit_s):
-                return first
-            if rest and self._swap(name, rest, kv, limit_s):
-                return first
+            value = self._load(kv)
+            if value is not None:
+                first, rest = cut(value)
+                if not rest and self._delete_if(kv, tries.limit_s):
+                    return first
+                if rest and self._swap(name, rest, kv, tries.limit_s):
+                    return first
+            tries.pause_for(name)
 
-    def _replace(
-        self, name: str, held: bytes, kv: keys_pb2.KeyValue | None, limit_s: float
-    ) -> None:
+    def _replace(self, name: str, held: bytes, kv: keys_pb2.KeyValue | None, tries: Tries) -> None:
         """Set a key that existed."""
         while kv is not None and isinstance(unpack(kv.value), Parted):
-            if self._set_over(name, held, kv, limit_s):
+            if self._set_over(name, held, kv, tries.limit_s):
                 return
+            tries.pause_for(name)
             kv = self._fetch([name], Deadline(0.0)).get(name)
         self._connection.client.put_key(
-            self._job_id, name, held, scope=self._scope, timeout_s=limit_s
+            self._job_id, name, held, scope=self._scope, timeout_s=tries.limit_s
         )
 
     def _set_over(
@@ -197,11 +260,6 @@ class Space(Reading):
         held = pack_short(value)
         if held is not None:
             return held
-        if len(value) > VALUE_BYTES_MAX:
-            raise ValueTooLong(
-                f"a value of {len(value)} bytes is too long for the store: "
-                f"at most {VALUE_BYTES_MAX}"
-            )
         parted = Parted(secrets.token_bytes(16), len(value))
         writes = [
             keys_pb2.KeyWrite(key=name, put=keys_pb2.KeyWrite.Put(value=part))
@@ -228,6 +286,18 @@ class Space(Reading):
                 self._connection.client.write_keys(
                     self._job_id, batch, scope=self._scope, timeout_s=limit_s
                 )
+
+
+def _check_length(value: bytes) -> None:
+    """Check the length of a value that a caller wants to set.
+
+    Raises:
+        ValueTooLong: when there is not room for it.
+    """
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueTooLong(
+            f"a value of {len(value)} bytes is too long for the store: at most {VALUE_BYTES_MAX}"
+        )
 
 
 def _set_if(name: str, held: bytes, expected: keys_pb2.KeyCondition) -> keys_pb2.KeyWrite:

@@ -223,7 +223,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Append to the value of a key; one that does not exist counts as empty."""
         name, more = self._name(key), _bytes(value)
         with self._errors():
-            self._space.change(name, lambda held: (held or b"") + more, self._limit_s)
+            self._space.append(name, more, self._limit_s)
 
     def delete_key(self, key: Text) -> bool:
         """Delete a key; return whether it existed."""
@@ -275,8 +275,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Append a value to a queue."""
         entry = queues.pack(_bytes(value))
         with self._errors():
-            name = self._space.queue_of(_text(key))
-            self._space.change(name, lambda held: (held or b"") + entry, self._limit_s)
+            self._space.append(self._space.queue_of(_text(key)), entry, self._limit_s)
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
         """Take the first value of a queue; wait for one until the timeout.

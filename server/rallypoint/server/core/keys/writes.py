@@ -16,6 +16,7 @@ from rallypoint.server.core.keyspace.values import (
     KEYS_MAX,
     NUMBER_MAX,
     TOTAL_WEIGHT_MAX,
+    VALUE_BYTES_MAX,
     Answer,
     Change,
     Entry,
@@ -131,6 +132,8 @@ class _Writing:
             return Written(entry=entry)
         if one.amount is not None:
             return self._add(place, entry, one.amount)
+        if one.suffix is not None:
+            return self._append(place, entry, one.suffix)
         if one.value is None:
             if entry is None:
                 return Written()
@@ -148,6 +151,13 @@ class _Writing:
             return Refusal(RefusalKind.SUM_TOO_LARGE, (("key", place.key),))
         self._put(place, entry, b"%d" % sum)
         return Written(self._revision, sum)
+
+    def _append(self, place: Place, entry: Entry | None, suffix: bytes) -> Written | Refusal:
+        value = suffix if entry is None else entry.value + suffix
+        if len(value) > VALUE_BYTES_MAX:
+            return limit_reached(Limit.VALUE_BYTES, VALUE_BYTES_MAX)
+        self._put(place, entry, value)
+        return Written(self._revision)
 
     def _put(self, place: Place, entry: Entry | None, value: bytes) -> Entry:
         revision = self._revision + 1

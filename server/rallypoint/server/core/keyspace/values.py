@@ -14,6 +14,8 @@ TOTAL_WEIGHT_MAX = 536_870_912
 """What the keys of all jobs may weigh together, with what is remembered of them."""
 ANSWER_BYTES_MAX = 1_048_576
 """Bytes of keys and values in one answer."""
+VALUE_BYTES_MAX = 65_536
+"""Bytes of one value; the contract's limit, which an append must keep, too."""
 WRITES_MAX = 256
 """Changes of one request."""
 WRITE_BYTES_MAX = 1_048_576
@@ -70,9 +72,11 @@ class Write(Struct, frozen=True):
 
     key: str
     value: bytes | None = None
-    """The new value; None: delete the key, unless there is an amount."""
+    """The new value; None: delete the key, unless there is an amount or a suffix."""
     amount: int | None = None
     """Add this to the number that the key holds."""
+    suffix: bytes | None = None
+    """Append this to the value of the key."""
     expected: Condition | None = None
     """Change the key only if it is like this."""
 

@@ -67,6 +67,7 @@ class Limit(Enum):
     KEYS = "keys of one job"
     KEY_BYTES = "bytes of keys and values of one job"
     ALL_KEYS = "bytes of the keys of all jobs"
+    VALUE_BYTES = "bytes of one value"
     VALUES = "bytes of values in one answer"
     KEY_CALLS = "calls of one job that wait for keys"
     KEY_WATCHES_PER_JOB = "watches of keys of one job"

@@ -100,6 +100,8 @@ def _digest(scope: scope_pb2.Scope.ValueType, writes: tuple[Write, ...]) -> byte
         digest.update(repr(facts).encode())
         digest.update(one.value or b"")
         digest.update(held.value or b"")
+        if one.suffix is not None:  # the others keep the digests that journals hold
+            digest.update(b"append %d " % len(one.suffix) + one.suffix)
     return digest.digest()
 
 
@@ -125,7 +127,7 @@ def _to_writes(request: _Change) -> tuple[Write, ...]:
             count = len(request.writes)
             require(0 < count <= WRITES_MAX, "writes", f"must be 1 to {WRITES_MAX}")
             writes = tuple(_to_write(one, number) for number, one in enumerate(request.writes))
-            bytes = sum(len(one.value or b"") for one in writes)
+            bytes = sum(len(one.value or one.suffix or b"") for one in writes)
             problem = f"have more than {WRITE_BYTES_MAX} bytes of values together"
             require(bytes <= WRITE_BYTES_MAX, "writes", problem)
             return writes
@@ -138,6 +140,8 @@ def _to_write(message: keys_pb2.KeyWrite, number: int) -> Write:
             return Write(message.key, value=message.put.value)
         case "add":
             return Write(message.key, amount=message.add.amount)
+        case "append":
+            return Write(message.key, suffix=message.append.value)
         case "compare_and_set":
             wanted = message.compare_and_set
             expected = _to_condition(wanted.expected, f"{path}.compare_and_set.expected")
@@ -148,7 +152,7 @@ def _to_write(message: keys_pb2.KeyWrite, number: int) -> Write:
             path += ".delete.expected"
             return Write(message.key, expected=_to_condition(message.delete.expected, path))
         case _:
-            require(False, path, "must put, add, compare_and_set or delete")
+            require(False, path, "must put, add, append, compare_and_set or delete")
             raise AssertionError
 
 

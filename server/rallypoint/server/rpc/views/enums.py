@@ -110,6 +110,7 @@ LIMITS = {
     Limit.KEYS: error_details_pb2.LIMIT_KIND_KEYS,
     Limit.KEY_BYTES: error_details_pb2.LIMIT_KIND_KEYS,
     Limit.ALL_KEYS: error_details_pb2.LIMIT_KIND_KEYS,
+    Limit.VALUE_BYTES: error_details_pb2.LIMIT_KIND_VALUE_BYTES,
     Limit.VALUES: error_details_pb2.LIMIT_KIND_ANSWER_BYTES,
     Limit.KEY_CALLS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
     Limit.KEY_WATCHES_PER_JOB: error_details_pb2.LIMIT_KIND_WATCHES_PER_JOB,

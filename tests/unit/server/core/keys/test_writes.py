@@ -51,6 +51,37 @@ def test_numbers_are_added_to() -> None:
     assert at.value("n") == b"-2"
 
 
+def test_values_are_appended_to() -> None:
+    """A key that does not exist counts as empty, and every append is a change."""
+    at = sharing()
+    for more in (b"a", b"", b"bc"):
+        assert isinstance(at.write(Write("log", suffix=more)), Answer)
+    assert at.value("log") == b"abc"
+    assert at.space.entries[Place(1, "log")] == Entry(b"abc", 1, 3, 3)
+    at.bench.check_journal()
+
+
+def test_append_that_is_sent_again_counts_once() -> None:
+    """The second attempt has the answer of the first; as another change it is refused."""
+    at = sharing()
+    first = at.write(Write("log", suffix=b"a"), request_id="r", digest=b"1")
+    assert first == at.write(Write("log", suffix=b"a"), request_id="r", digest=b"1")
+    other = at.write(Write("log", suffix=b"b"), request_id="r", digest=b"2")
+    assert other is RefusalKind.REQUEST_ID_REUSED
+    assert at.value("log") == b"a"
+
+
+def test_append_makes_no_value_too_long() -> None:
+    """At the limit it counts; beyond it, none of the writes of the request does."""
+    at = sharing()
+    at.put("log", b"x" * (values.VALUE_BYTES_MAX - 1))
+    beyond = at.write(Write("log", suffix=b"y"), Write("log", suffix=b"z"))
+    assert beyond is RefusalKind.LIMIT_REACHED
+    assert len(at.value("log") or b"") == values.VALUE_BYTES_MAX - 1
+    assert isinstance(at.write(Write("log", suffix=b"y")), Answer)
+    assert len(at.value("log") or b"") == values.VALUE_BYTES_MAX
+
+
 @pytest.mark.parametrize("value", [b"", b"x", b"1.5", b" 1", b"1\n", b"0x1", b"9" * 20])
 def test_what_is_no_number_is_not_added_to(value: bytes) -> None:
     """The key keeps its value."""
