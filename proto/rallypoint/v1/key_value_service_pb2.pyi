@@ -723,7 +723,7 @@ class WriteKeysRequest(_message.Message):
     """The same for every attempt, and different for each request. Empty: the request cannot be repeated."""
     @_builtins.property
     def writes(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyWrite]:
-        """The changes, 1 to 256, in order. The values may have 1 MiB together."""
+        """The changes, 1 to 256, in order. Their values, expected ones included, have at most 1 MiB."""
 
     @_builtins.property
     def known(self) -> Global___KeyValueHeader:

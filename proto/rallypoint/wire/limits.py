@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import Enum
 
@@ -26,6 +27,7 @@ from rallypoint.v1 import (
 from rallypoint.v1.limits_pb2 import TextForm
 from rallypoint.wire.durations import to_ms
 
+PACKAGE = "rallypoint.v1"
 NUMBER_MAX = 2**53 - 1
 """The highest number that JSON and JavaScript can hold."""
 DAY_MS = 86_400_000
@@ -46,6 +48,21 @@ SERVICES = tuple(
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 """Descriptors of the services that the coordinator offers."""
+
+LEAST_REQUEST_BYTES = 64 * 1024
+"""Bytes that every request may have. The reads of the contract need less; the rest is for fields of
+newer clients."""
+WRITES_BYTES_MAX = 1_048_576
+"""Most bytes of the values of one WriteKeysRequest, the expected ones among them."""
+_WHOLE_BYTES_MAX = {
+    # Its values have a limit together; the rest is 256 keys, with their tags and lengths.
+    "rallypoint.v1.WriteKeysRequest": WRITES_BYTES_MAX + 256 * 1024,
+}
+"""Most bytes of requests whose parts are bounded together, by their full names."""
+_TAG_BYTES = 8
+"""Of a field, or of an entry of a list: its tag, and its length."""
+_NUMBER_BYTES = 24
+"""Of a number, or of a message of two numbers such as Duration."""
 
 _HIGHEST = {
     FieldDescriptor.CPPTYPE_INT32: 2**31 - 1,
@@ -147,3 +164,29 @@ def client_messages() -> Iterator[Descriptor]:
                 for field in message.fields
                 if field.message_type is not None and not is_map(field)
             ]
+
+
+def request_bytes_max(request: Descriptor) -> int:
+    """Return how many bytes the request of a call may have: as many as its fields may.
+
+    It is counted in blocks of 64 KiB. Messages on streams of agents have no smaller limit than
+    gRPC's own: a Hello has the exits of thousands of workers.
+    """
+    most = _WHOLE_BYTES_MAX.get(request.full_name) or _bytes_max(request)
+    return math.ceil(max(most, 1) / LEAST_REQUEST_BYTES) * LEAST_REQUEST_BYTES
+
+
+def _bytes_max(message: Descriptor) -> int:
+    return sum(_field_bytes_max(field) for field in message.fields)
+
+
+def _field_bytes_max(field: FieldDescriptor) -> int:
+    rule = find_rule(field)
+    items = 1 if rule is None else max(rule.items_max, 1)
+    if rule is not None and field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+        size = rule.bytes_max or 4 * rule.chars_max  # UTF-8
+    elif field.message_type is not None and field.message_type.file.package == PACKAGE:
+        size = _bytes_max(field.message_type)
+    else:
+        size = _NUMBER_BYTES
+    return items * (size + _TAG_BYTES)

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -31,6 +30,7 @@ from support.contract.samples import (
     session_id,
 )
 from support.processes.jobs import is_started, pids
+from support.processes.processes import rss_mb
 from support.processes.world import NEW, World
 
 COUNT = int(os.environ.get("MUTATIONS", "5000"))
@@ -150,13 +150,6 @@ class Storm:
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "new sessions" in details:
             self.sent -= 1  # the coordinator has not looked at it
             await asyncio.sleep(1)
-
-
-def rss_mb(pid: int) -> float:
-    """Return the resident memory of a process, in MiB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
 
 
 async def send(target: str, real_job_id: str) -> Storm:

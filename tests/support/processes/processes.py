@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from rallypoint.agent.helper.events import HostEvent, Spawned, SpawnRequest, Swept
 from rallypoint.agent.helper.host import WorkerHost
@@ -160,3 +161,10 @@ def trace(pid: int) -> bool:
 def release_dead(pid: int) -> None:
     """Stop tracing a dead process, so that its parent can reap it."""
     os.waitpid(pid, 0)
+
+
+def rss_mb(pid: int) -> float:
+    """Return the resident memory of a process, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024

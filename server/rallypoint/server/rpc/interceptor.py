@@ -10,15 +10,17 @@ Refusals are no exceptions here: a handler aborts its call with their status.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError, Message
+from google.rpc.status_pb2 import Status
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
+from msgspec import Struct
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
 from rallypoint.server.coordinator import CoordinatorEnded
@@ -27,9 +29,18 @@ from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.callers import as_made
+from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers
-from rallypoint.server.rpc.guards.requests import Requests
+from rallypoint.server.rpc.guards.requests import (
+    RECEIVED,
+    Received,
+    Requests,
+    TooLarge,
+    measure,
+)
 from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.wire.channel import MESSAGE_BYTES_MAX
+from rallypoint.wire.limits import LEAST_REQUEST_BYTES, SERVICES, request_bytes_max
 
 log = get_logger()
 
@@ -43,6 +54,15 @@ _Enter = Callable[[str, _Context], AbstractContextManager[Entry | None]]
 _Find = Callable[[str, _Context], _Context]
 """Returns the context of a call, whose peer has made it, also through a relay."""
 _ANYONE = nullcontext()
+_Answer = TypeVar("_Answer")
+_BYTES_MAX = {
+    f"/{service.full_name}/{method.name}": MESSAGE_BYTES_MAX
+    if method.client_streaming
+    else request_bytes_max(method.input_type)
+    for service in SERVICES
+    for method in service.methods
+}
+"""Bytes that a message of a client may have, by path. The standard services have the least room."""
 
 
 def _staying(entry: Entry | None, context: _Context) -> AbstractContextManager[None]:
@@ -67,6 +87,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._enter: _Enter = _let_in if gate is None else gate.entering
         self._find: _Find = partial(as_made, peers or Peers())
         self._requests = Requests()
+        self._garbage = Garbage()
 
     async def intercept_service(
         self,
@@ -75,103 +96,145 @@ class Interceptor(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """Return the wrapped handler of a method, or None when there is no such method."""
         method = handler_call_details.method
+        self._garbage.note_left(_size_of(handler_call_details.invocation_metadata))
         wrapped = self._wrapped.get(method)
         if wrapped is None:
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            wrapped = self._wrapped[method] = _wrap(
-                method, handler, self._enter, self._find, self._requests
-            )
+            parts = _Method(method, self._enter, self._find, self._requests, self._garbage)
+            wrapped = self._wrapped[method] = _wrap(parts, handler)
         return wrapped
 
 
-def _wrap(
-    method: str, handler: _Handler, enter: _Enter, find: _Find, requests: Requests
-) -> _Handler:
+class _Method(Struct, frozen=True):
+    """A method, and what each call of it goes through."""
+
+    path: str
+    enter: _Enter
+    find: _Find
+    requests: Requests
+    garbage: Garbage
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes that a message of its clients may have."""
+        return _BYTES_MAX.get(self.path, LEAST_REQUEST_BYTES)
+
+    async def root(
+        self,
+        context: _Context,
+        serve: Callable[[_Context, Entry | None], Awaitable[_Answer]],
+        *,
+        is_stream: bool,
+    ) -> _Answer:
+        """Serve a call; end it with the status that an exception means.
+
+        gRPC's state of an ended call has its exception, which has the frames it went through. If
+        one of those has the request, or that state, all of it stays until the garbage collector
+        runs. So the frames are forgotten, and those of the end itself let go of what they have.
+        The status is sent outside of the `except`, or its exception would have the one before.
+        """
+        context = self.find(self.path, context)
+        _bind_call(self.path, context)
+        received = Received()
+        RECEIVED.set(received)
+        try:
+            with self.enter(self.path, context) as entry:
+                with _staying(entry, context) if is_stream else _ANYONE:
+                    return await serve(context, entry)
+        except Exception as error:  # noqa: BLE001  # the root of the call
+            end = _to_end(error, context, self.path)
+            forget_frames(error)
+        self.garbage.note_left(received.size)
+        ending = _end(context, end)
+        del context, serve, end
+        await ending
+        raise AssertionError("it is ended")
+
+
+def _wrap(method: _Method, handler: _Handler) -> _Handler:
     """Return the wrapped handler; each call has a stream of requests, so that it begins at once."""
+    most = method.bytes_max
     if handler.unary_unary is not None:
         # It gets and returns bytes, so that decoding and encoding count as parts of the call.
-        return grpc.stream_unary_rpc_method_handler(
-            _wrap_unary(method, handler, enter, find, requests)
-        )
+        return grpc.stream_unary_rpc_method_handler(_wrap_unary(method, handler))
     if handler.unary_stream is not None:
-        decode, receive = handler.request_deserializer, requests.receive
+        decode, receive = handler.request_deserializer, method.requests.receive
 
-        async def read(_: Any, context: _Context) -> Any:
-            return decode(await receive(context))
+        async def read(context: _Context) -> Any:
+            return decode(await receive(context, most))
 
         return grpc.stream_stream_rpc_method_handler(
-            _wrap_streaming(method, handler.unary_stream, read, enter, find),
+            _wrap_streaming(method, handler.unary_stream, read),
             response_serializer=_encode_unless_done(handler.response_serializer),
         )
-    assert handler.stream_stream is not None, f"{method} has another kind of call"
+    assert handler.stream_stream is not None, f"{method.path} has another kind of call"
     return grpc.stream_stream_rpc_method_handler(
-        _wrap_streaming(method, handler.stream_stream, None, enter, find),
-        request_deserializer=handler.request_deserializer,
+        _wrap_streaming(method, handler.stream_stream, None),
+        request_deserializer=_measured(handler.request_deserializer, most),
         response_serializer=handler.response_serializer,
     )
 
 
-def _wrap_unary(
-    method: str, handler: _Handler, enter: _Enter, find: _Find, requests: Requests
-) -> Callable[[Any, _Context], Awaitable[bytes]]:
-    serve, decode, encode = (
-        handler.unary_unary,
-        handler.request_deserializer,
-        handler.response_serializer,
-    )
-    assert serve is not None and decode is not None and encode is not None
-    encode_unless_done = _encode_unless_done(encode)
+def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context], Awaitable[bytes]]:
+    serve, decode, most = handler.unary_unary, handler.request_deserializer, method.bytes_max
+    assert serve is not None and decode is not None and handler.response_serializer is not None
+    encode = _encode_unless_done(handler.response_serializer)
 
-    async def call(_: Any, context: _Context) -> bytes:
-        context = find(method, context)
-        _bind_call(method, context)
-        try:
-            with enter(method, context) as entry:
-                request = decode(await requests.receive(context))
-                _bind_request(request, entry)
-                return encode_unless_done(await serve(request, context))
-        except Exception as error:  # noqa: BLE001  # the root of the call
-            await _fail(error, context, method)
+    async def answer(context: _Context, entry: Entry | None) -> bytes:
+        request = decode(await method.requests.receive(context, most))
+        _bind_request(request, entry)
+        return encode(await serve(request, context))
+
+    async def call(stream: Any, context: _Context) -> bytes:
+        serving = method.root(context, answer, is_stream=False)
+        del stream, context  # see `root`
+        return await serving
 
     return call
 
 
 def _wrap_streaming(
-    method: str,
+    method: _Method,
     serve: Callable[[Any, _Context], Any],
-    read: Callable[[Any, _Context], Awaitable[Any]] | None,
-    enter: _Enter,
-    find: _Find,
+    read: Callable[[_Context], Awaitable[Any]] | None,
 ) -> Callable[[Any, _Context], Awaitable[None]]:
     """Return the wrapped handler of a call with a stream of answers.
 
     Args:
-        method: full name of the method.
+        method: of the call.
         serve: an asynchronous generator, or a coroutine function that writes its answers.
         read: returns the one request; None for a stream of them.
-        enter: lets calls in.
-        find: finds out who makes them.
     """
 
-    async def call(request: Any, context: _Context) -> None:
-        context = find(method, context)
-        _bind_call(method, context)
-        try:
-            with enter(method, context) as entry, _staying(entry, context):
-                if read is not None:
-                    request = await read(request, context)
-                    _bind_request(request, entry)
-                answers = serve(request, context)
-                if inspect.isasyncgen(answers):
-                    await _write_all(answers, context)
-                else:
-                    await answers
-        except Exception as error:  # noqa: BLE001  # the root of the call
-            await _fail(error, context, method)
+    async def call(stream: Any, context: _Context) -> None:
+        serving = method.root(context, partial(answer, stream), is_stream=True)
+        del stream, context  # see `root`
+        await serving
+
+    async def answer(stream: Any, context: _Context, entry: Entry | None) -> None:
+        request = stream
+        if read is not None:
+            request = await read(context)
+            _bind_request(request, entry)
+        answers = serve(request, context)
+        if inspect.isasyncgen(answers):
+            await _write_all(answers, context)
+        else:
+            await answers
 
     return call
+
+
+def _measured(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any]:
+    """Return what decodes the messages of a stream, if they have so few bytes."""
+
+    def decode_measured(message: bytes) -> Any:
+        measure(message, most)
+        return decode(message)
+
+    return decode_measured
 
 
 def _encode_unless_done(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -183,6 +246,11 @@ async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:
     async with aclosing(answers):  # type: ignore[type-var]  # an asynchronous generator
         async for answer in answers:
             await context.write(answer)
+
+
+def _size_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
+    """Return the bytes of a call's metadata."""
+    return sum(len(key) + len(value) for key, value in metadata)
 
 
 def _bind_call(method: str, context: _Context) -> None:
@@ -198,27 +266,49 @@ def _bind_request(request: Message, entry: Entry | None) -> None:
         entry.require_job(job_id)
 
 
-async def _fail(error: Exception, context: _Context, method: str) -> NoReturn:
-    """End a call with the status that an exception means."""
+def _to_end(error: Exception, context: _Context, method: str) -> Status | Exception:
+    """Return the status that an exception means, or the exception that gRPC has to get."""
     if isinstance(error, grpc.aio.AbortError):
-        raise error
+        return error
     if isinstance(error, AccessRefused):
-        await abort_with(context, error.status)
+        return error.status
     if isinstance(error, LimitExceeded):
-        await abort_with(context, limit_status(error))
+        return limit_status(error)
     causes = tuple(_leaves(error))
     if any(isinstance(cause, CoordinatorEnded) for cause in causes):
-        await abort_with(context, ended_status())
-    if any(isinstance(cause, DecodeError) for cause in causes):
+        return ended_status()
+    problem = next(filter(None, map(_find_problem, causes)), "")
+    if problem:
         # What anyone may call must not let anyone fill the log.
         note = log.warning if POLICY.get(method, CLOSED).roles else log.debug
-        note("message_rejected", path="message", problem="cannot be decoded")
-        await abort_with(context, invalid_status("message", "cannot be decoded"))
+        note("message_rejected", path="message", problem=problem)
+        return invalid_status("message", problem)
     if context.done() and all(isinstance(cause, _AFTER_THE_END) for cause in causes):
-        raise error  # the peer has gone; gRPC expects this and sends nothing
+        return error  # the peer has gone; gRPC expects this and sends nothing
     incident = new_incident()
     log.error("call_failed", incident=incident, exc_info=error)
-    await abort_with(context, internal_status(incident))
+    return internal_status(incident)
+
+
+def _find_problem(cause: BaseException) -> str:
+    """Return what is wrong with a message that cannot be decoded; empty: it is not that."""
+    if isinstance(cause, TooLarge):
+        return cause.problem
+    return "cannot be decoded" if isinstance(cause, DecodeError) else ""
+
+
+async def _end(context: _Context, end: Status | Exception) -> NoReturn:
+    """End a call."""
+    try:
+        if isinstance(end, Status):
+            await abort_with(context, end)
+    except grpc.aio.AbortError as error:
+        forget_frames(error)
+        end = error
+    try:
+        raise end
+    finally:
+        del context, end
 
 
 _AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError, cygrpc.ExecuteBatchError)

@@ -109,6 +109,11 @@ def _length(value: bytes | None) -> int | None:
     return None if value is None else len(value)
 
 
+def _bytes_of_values(write: Write) -> int:
+    held = write.expected or Condition()
+    return len(write.value or write.suffix or b"") + len(held.value or b"")
+
+
 def _to_writes(request: _Change) -> tuple[Write, ...]:
     match request:
         case keys_pb2.PutKeyRequest():
@@ -127,7 +132,7 @@ def _to_writes(request: _Change) -> tuple[Write, ...]:
             count = len(request.writes)
             require(0 < count <= WRITES_MAX, "writes", f"must be 1 to {WRITES_MAX}")
             writes = tuple(_to_write(one, number) for number, one in enumerate(request.writes))
-            bytes = sum(len(one.value or one.suffix or b"") for one in writes)
+            bytes = sum(map(_bytes_of_values, writes))
             problem = f"have more than {WRITE_BYTES_MAX} bytes of values together"
             require(bytes <= WRITE_BYTES_MAX, "writes", problem)
             return writes

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
+from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
@@ -26,6 +28,42 @@ log = get_logger()
 _EOF: object = grpc.aio.EOF
 
 
+class TooLarge(Exception):
+    """A message has more bytes than any that fits the contract: it is not decoded.
+
+    A message of many empty parts takes 27 times its bytes when it is decoded.
+    """
+
+    def __init__(self, size: int, most: int) -> None:
+        """Keep how many bytes there are, and how many there may be."""
+        super().__init__(f"{size:,} bytes")
+        self.problem = f"has {size:,} bytes, more than {most:,}"
+
+
+class Received(Struct):
+    """What has arrived on a call."""
+
+    size: int = 0
+    """Bytes of its latest message."""
+
+
+RECEIVED: ContextVar[Received | None] = ContextVar("received", default=None)
+"""Of the call that is served; None: no one counts."""
+
+
+def measure(message: bytes, most: int) -> None:
+    """Note the bytes of a message, before it is decoded.
+
+    Raises:
+        TooLarge: when it has more than `most`.
+    """
+    received = RECEIVED.get()
+    if received is not None:
+        received.size = len(message)
+    if len(message) > most:
+        raise TooLarge(len(message), most)
+
+
 class Requests:
     """The calls whose request has not arrived."""
 
@@ -36,11 +74,16 @@ class Requests:
         self._warned_s = float("-inf")
         """When the log last named a host."""
 
-    async def receive(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    async def receive(self, context: grpc.aio.ServicerContext[Any, Any], most: int) -> bytes:
         """Return the request of a call, or end the call when none comes.
+
+        Args:
+            context: of the call.
+            most: bytes that the request may have.
 
         Raises:
             LimitExceeded: when too many calls of its host wait.
+            TooLarge: when it has more.
         """
         host = host_of(context.peer())
         if self._awaited[host] >= limits.REQUESTS_PER_HOST_MAX:
@@ -59,6 +102,7 @@ class Requests:
         if request is _EOF:
             await abort_with(context, invalid_status("message", "is missing"))
         assert isinstance(request, bytes)
+        measure(request, most)
         return request
 
     def _refuse(self, host: str) -> None:
