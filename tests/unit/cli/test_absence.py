@@ -70,3 +70,15 @@ def test_what_the_agent_does_depends_on_its_workers() -> None:
         "(--coordinator-timeout)"
     )
     assert logged(begun)["then"] == "no workers run any more; retrying for 570 s"
+
+
+def test_reason_of_the_end_is_one_printable_line() -> None:
+    """The coordinator, or what poses as it, may have written it."""
+    printed = list[str]()
+    files = FileThread("report")
+    reports = Reports(printed.append, "rallypoint agent", "train.py", "head:7", "", files)
+    reports.ended(1, "released: \x1b[2J\x07no\nrallypoint agent: forged", always_print=False)
+
+    assert printed == [
+        "rallypoint agent: released: \N{REPLACEMENT CHARACTER}no rallypoint agent: forged"
+    ]

@@ -322,3 +322,22 @@ def test_success_needs_no_report() -> None:
     finished = agent_pb2.Finished(outcome=job_pb2.OUTCOME_SUCCEEDED)
 
     assert render_finished(finished, "train.py", here()) == ""
+
+
+HOSTILE = "\x1b[2J\x07gone\x00\N{RIGHT-TO-LEFT OVERRIDE}\r\nforged: all is well"
+
+
+def test_texts_of_a_coordinator_cannot_change_the_terminal() -> None:
+    """Whoever poses as the coordinator adds no line and no control character to the report."""
+    exit = node_pb2.WorkerExit(exit_code=1, error_file=HOSTILE, stderr_file=HOSTILE)
+    exit.error.traceback = f"Traceback{HOSTILE}"
+    finished = finished_with(exit, group(HOSTILE, (0, 1), exit=HOSTILE), failed=2, evidence=HOSTILE)
+    finished.verdict.consequence_text = HOSTILE
+    finished.verdict.culprit.node_name = finished.verdict.culprit.host_name = HOSTILE
+    uncaused = agent_pb2.Finished(outcome=job_pb2.OUTCOME_FAILED)
+    uncaused.verdict.text = HOSTILE
+    for message in (finished, uncaused):
+        text = render_finished(message, "train.py", here(), UTC)
+
+        assert [char for char in text if not char.isprintable() and char != "\n"] == []
+        assert [line for line in text.split("\n") if line.startswith("forged")] == []

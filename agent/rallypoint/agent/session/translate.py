@@ -34,6 +34,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.session.texts import limit_texts
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.limits import TEXT_CHARS_MAX
+from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
@@ -243,7 +244,7 @@ def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
             return DesiredStandby(message.standby.spare)
         case "released":
             drained = message.released.reason == agent_pb2.RELEASED_REASON_DRAINED
-            text = f"released: {message.released.text}"
+            text = f"released: {to_printable_line(message.released.text)}"
             return DesiredEnd(0 if drained else EXIT_FAILED, text, is_release=True)
         case "finished":
             succeeded = message.finished.outcome == job_pb2.OUTCOME_SUCCEEDED

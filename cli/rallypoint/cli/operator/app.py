@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.operator.failures import (
     EXIT_INTERRUPTED,
     CommandFailed,
@@ -96,5 +97,6 @@ def _describe_usage(error: Any, prog: str) -> str:
 def _report(prog: str, text: str, code: int) -> int:
     with suppress(OSError):
         sys.stdout.flush()
-    print(f"{prog}: error: {text}", file=sys.stderr, flush=True)
+    line = to_printable_line(text)  # a coordinator may have written it, or one that poses as it
+    print(f"{prog}: error: {line}", file=sys.stderr, flush=True)
     return code

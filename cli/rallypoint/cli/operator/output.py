@@ -105,11 +105,11 @@ class Output:
 
     def print_json(self, value: Message | Mapping[str, Any] | Sequence[Any]) -> None:
         """Print one answer, or an array of several, indented."""
-        print(json.dumps(_plain(value), indent=2, ensure_ascii=False), flush=True)
+        print(to_json(_plain(value), indent=2), flush=True)
 
     def print_json_line(self, value: Message | Mapping[str, Any]) -> None:
         """Print one of many answers on a line."""
-        print(json.dumps(_plain(value), ensure_ascii=False), flush=True)
+        print(to_json(_plain(value)), flush=True)
 
     def print_list(
         self,
@@ -261,6 +261,18 @@ def clean(value: object) -> str:
     """Return a cell: one printable line, `-` for nothing."""
     text = "" if value is None else str(value)
     return to_printable_line(text) or "-"
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON, with an escape for each character that is not printable."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    return json.dumps(char)[1:-1] if ord(char) > 0x7F else f"\\u{ord(char):04x}"
 
 
 def _plain(value: object) -> object:

@@ -13,6 +13,7 @@ from datetime import datetime, tzinfo
 
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import (
     Range,
     is_in_ranges,
@@ -60,7 +61,12 @@ def render_finished(
         lines += _verdict_lines(verdict, _number(verdict, here), zone)
     rounds = f"round {finished.round}" if finished.round else "no round was formed"
     lines += [f"  restarts  : {finished.restart_count}, {rounds}", "=" * WIDTH]
-    return "\n".join(lines)
+    return "\n".join(map(_to_line, lines))
+
+
+def _to_line(text: str) -> str:
+    """Return one printable line: who poses as the coordinator adds none, and moves no cursor."""
+    return to_printable_lines(text).replace("\n", " ")
 
 
 # --- This node ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from rallypoint.base.console import Console
 from rallypoint.base.exit_codes import EXIT_UNREACHABLE
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
+from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.render import render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -114,7 +115,7 @@ class Reports(Struct):
             last = self._answer and f"the last answer: {self._answer}"
             text += f" ({self.coordinator}); {last or self._start}"
         if exit_code or always_print or (exit_code == 0 and not self.has_outcome):
-            lines.append(f"{self.prog}: {text}")
+            lines.append(f"{self.prog}: {to_printable_line(text)}")
         if lines:
             self.print_lines("\n".join(lines))
         if self.error_file and exit_code and not self._is_written:

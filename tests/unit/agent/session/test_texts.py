@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.core.desired import Assignment, RoundHeader, RunOrder
+from rallypoint.agent.core.desired import Assignment, DesiredEnd, RoundHeader, RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord, HeldRound, LocalExit, LocalWorker, Stage
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.session.texts import TEXT_BYTES_MAX, WHOLE_WORKERS_MAX
-from rallypoint.agent.session.translate import fill_snapshot
+from rallypoint.agent.session.translate import fill_snapshot, parse_desired
 from rallypoint.base.limits import MESSAGE_CHARS_MAX, TEXT_CHARS_MAX, TRACEBACK_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2
@@ -97,3 +97,12 @@ def test_few_workers_are_not_cut() -> None:
     hello = hello_of([ended(rank, WIDE) for rank in range(WHOLE_WORKERS_MAX)])
 
     assert all(map(is_whole, hello.held.workers))
+
+
+def test_reason_of_a_release_is_one_printable_line() -> None:
+    """It comes from the coordinator, or from what poses as it, and ends on a terminal."""
+    released = agent_pb2.Released(text="no\x1b[2J\x00\nforged\N{RIGHT-TO-LEFT OVERRIDE}")
+    received = parse_desired(1, agent_pb2.DesiredState(released=released), NOW_MS)
+
+    assert received is not None and isinstance(received.desired, DesiredEnd)
+    assert received.desired.text == "released: no\N{REPLACEMENT CHARACTER} forged"

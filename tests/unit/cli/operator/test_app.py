@@ -275,3 +275,35 @@ def test_commands_load_no_process() -> None:
     )
 
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+HOSTILE = "no\x1b[2J\x07\x00\N{RIGHT-TO-LEFT OVERRIDE}\x9b\r\nrallypoint jobs: error: forged"
+
+
+@pytest.mark.parametrize("error", [Refused, Unavailable])
+def test_errors_of_a_coordinator_are_one_printable_line(
+    answer: Callable[..., list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
+    error: type[RallypointError],
+) -> None:
+    """Whoever poses as the coordinator writes no control character and no line to the terminal."""
+    answer(error(HOSTILE))
+    assert app.main("jobs", []) != 0
+    line, end = capsys.readouterr().err.split("\n")
+
+    assert line.startswith("rallypoint jobs: error: no") and line.isprintable()
+    assert end == ""
+
+
+def test_json_has_escapes_for_what_is_not_printable(
+    answer: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal shows JSON too; a program reads the same text."""
+    hostile = f"{HOSTILE}\N{MUSICAL SYMBOL BEGIN BEAM} é"
+    answer((job_pb2.JobSummary(job_id="train", verdict=hostile),))
+    assert app.main("jobs", ["-o", "json"]) == 0
+    text = capsys.readouterr().out
+
+    assert [char for char in text if not char.isprintable() and char != "\n"] == []
+    assert json.loads(text)[0]["verdict"] == hostile
+    assert "é" in text
