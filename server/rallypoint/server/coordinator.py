@@ -139,15 +139,21 @@ class Coordinator:
             raise CoordinatorEnded
         self._inbox.put_now(input)
 
-    def hear(self, beat: inputs.Heartbeat) -> None:
+    def hear(self, beat: inputs.Heartbeat) -> bool:
         """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases.
+
+        Returns: Whether it renews a lease. If not, it must not be acknowledged: while the loss of a
+            node is being written, its fence counts already, from before this heartbeat.
 
         Raises:
             CoordinatorEnded: when no turn will come; the heartbeat must not be acknowledged.
         """
         if self._has_ended:
             raise CoordinatorEnded
+        if not self._state.is_current(beat.sender.session, beat.sender.connection):
+            return False
         self._heard[beat.sender.session] = beat, self._clock.now_ms()
+        return True
 
     def now_ms(self) -> int:
         """Return journal time."""

@@ -10,6 +10,7 @@ Everything here is drawn from a separate generator, so the other choices of a se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from rallypoint.server.journal.codec.batches import Batch, decode_batch, encode_
 from sim.seeds.faults import DiskFault
 
 if TYPE_CHECKING:
+    from sim.world.node import Host
     from sim.world.server import Server
     from sim.world.world import World
 
@@ -27,6 +29,8 @@ IDENTITY = f"{0xD:032x}"
 SECRET = bytes(range(32))
 SLOW_MS = (5, 60, 400, 6_000)
 """How long an append may take, at most."""
+CUT_OFF_MS = (3_000, 9_000, 40_000)
+"""How long nothing passes after a partition was open; the last is longer than any fence."""
 DOWN_MS_MAX = 4_000
 """How long a coordinator is away."""
 LOST = frozenset({DiskFault.CRASH_BEFORE, DiskFault.CRASH_HALFWAY, DiskFault.FAIL})
@@ -110,6 +114,23 @@ class Disk:
         """Return how long an append takes that is slow; it ends with the faults."""
         left_ms = max(1, self.world.faults.until_ms - self.world.clock.now_ms)
         return min(self.rng.randint(1, self.rng.choice(SLOW_MS)), left_ms)
+
+    def let_through(self, slow_ms: int) -> None:
+        """Let some hosts behind a partition through while an append takes its time.
+
+        What the turn has decided about a node is not known yet, and the node says something.
+        """
+        clock = self.world.clock
+        for host in self.world.hosts:
+            if host.unreachable_until_ms > clock.now_ms and self.happens():
+                self.world.disturb_host(host)
+                host.unreachable_until_ms = clock.now_ms
+                clock.after(slow_ms, partial(self._cut_off, host, self.rng.choice(CUT_OFF_MS)))
+
+    def _cut_off(self, host: Host, for_ms: int) -> None:
+        if not self.world.is_calm:
+            self.world.disturb_host(host)
+            self.world.partition(host, for_ms)
 
     def happens(self) -> bool:
         """Return one of two possibilities."""

@@ -91,6 +91,7 @@ class Writes:
         """Wait for a slow append; what arrives meanwhile is for the next turn."""
         world = self._server.world
         world.shake(self._server, slow_ms)
+        self._disk.let_through(slow_ms)
         self.until_ms = world.clock.now_ms + slow_ms
         self.is_waiting = True
         world.clock.at(self.until_ms, partial(self._written, turn, slow_ms))

@@ -9,6 +9,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
     DrainRequested,
     DrainRequestEnded,
+    JobForgotten,
     Record,
     RoundSealed,
     RoundSettled,
@@ -250,6 +251,10 @@ class DrainedStaysOut(Checker):
             record, DrainRequestEnded
         ):  # it has left, or another one has come by its name
             self._asked.pop((server.life, record.job_id, record.name), None)
+        if isinstance(record, JobForgotten):  # with everything that was asked of its nodes
+            gone = [key for key in self._asked if key[:2] == (server.life, record.job_id)]
+            for key in gone:
+                del self._asked[key]
         if not isinstance(record, RoundSealed) or (record.job_id, record.header) in self._known:
             return
         self._known.add((record.job_id, record.header))

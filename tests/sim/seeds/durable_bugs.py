@@ -297,6 +297,11 @@ def _resume_nothing() -> list[Patch]:
     return [(restoring, "EpochRaised", raised)]
 
 
+def _answer_the_lost() -> list[Patch]:
+    """Acknowledge heartbeats of nodes whose loss is being written."""
+    return [(State, "is_current", lambda state, session, connection: True)]
+
+
 TAKEN = frozenset({"NothingIsTakenBack"})
 WHOLE = frozenset({"RestoredIsWhole", "ReplayIsMemory"})
 
@@ -305,6 +310,7 @@ DURABLE_BUGS: dict[str, Bug] = {
         _show_before_writing,
         frozenset({"NumberMeansOneRound", "OrdersAreTrue", "ExitsClean", "NumbersOnlyGrow"}),
     ),
+    "answer the lost": (_answer_the_lost, frozenset({"FenceHolds"})),
     "replay a torn batch": (_replay_a_torn_batch, WHOLE),
     "forget the notes of jobs": (lambda: _forget_notes(JobNoted), WHOLE),
     "forget the notes of nodes": (lambda: _forget_notes(NodeNoted), WHOLE),
@@ -334,6 +340,13 @@ CRASHES = {"disk": "crash_before,crash_after", "disk_every_ms": "2000"}
 DURABLE_OPTIONS: dict[str, dict[str, str]] = {
     **{name: CRASHES for name in DURABLE_BUGS},
     "show before writing": {"disk": "crash_before", "disk_every_ms": "1000"},
+    "answer the lost": {
+        "disk": "slow",
+        "disk_every_ms": "1000",
+        "kinds": "partition",
+        "features": "fence",
+        "every_ms": "1200",
+    },
     "replay a torn batch": {"disk": "crash_halfway", "disk_every_ms": "1000"},
     "forget what was requested": CRASHES | {"operators": "1"},
     "forget half a barrier": CRASHES | {"meetings": "1"},

@@ -106,7 +106,7 @@ def _forget_reports_of_a_broken_stream() -> Patch:
 
 def _answer_without_hearing() -> Patch:
     """Acknowledge heartbeats that the coordinator never hears."""
-    return Coordinator, "hear", lambda self, beat: None
+    return Coordinator, "hear", lambda self, beat: True
 
 
 def _drop_the_rest() -> Patch:

@@ -183,17 +183,26 @@ class Server:
             if self._newest[stream.agent.session] > stream.connection:
                 self._submit(input)
         elif isinstance(input, inputs.Heartbeat):
-            self._heard[stream.agent.session] = input
-            assert stream.outbox is not None
-            if input.sender.epoch <= self.state.epoch:  # else the core ends the stream
-                stream.outbox.acknowledge_heartbeat(input.number)
-                self._flush_soon(stream)
+            self._beat(stream, input)
         else:
             self._submit(input)
 
+    def _beat(self, stream: Stream, beat: inputs.Heartbeat) -> None:
+        """Note a heartbeat, and acknowledge it if it counts, as `Connections.note` does."""
+        if not self.state.is_current(beat.sender.session, beat.sender.connection):
+            return
+        self._heard[beat.sender.session] = beat
+        assert stream.outbox is not None
+        if beat.sender.epoch <= self.outboxes.epoch:  # if newer, the core ends the stream
+            stream.outbox.acknowledge_heartbeat(beat.number)
+            self._flush_soon(stream)
+
     def _open(self, stream: Stream, hello: inputs.Hello) -> None:
         session = hello.identity.session
-        stream.outbox = self.outboxes.open(session, hello.connection, hello.identity.spec, TERMS)
+        identity = hello.identity
+        stream.outbox = self.outboxes.open(
+            session, hello.connection, identity.job_id, identity.spec, TERMS
+        )
         self._streams[id(stream.outbox)] = stream
         self._newest[session] = max(self._newest.get(session, 0), hello.connection)
         self._submit(hello)

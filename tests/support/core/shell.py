@@ -56,7 +56,7 @@ class Peer:
         self.sequence = 0
         self.run = 0
         """Run that it takes part in; 0 before its first round."""
-        self.outbox = Outbox(self.identity.session, 0)
+        self.outbox = Outbox(self.identity.session, 0, JobId(job_id))
 
     @property
     def desired(self) -> Desired | None:
@@ -74,7 +74,9 @@ class Peer:
     async def hello(self, ready: bool = True) -> None:
         """Open a connection."""
         self.connection += 1
-        self.outbox = self.shell.outboxes.open(self.identity.session, self.connection, SPEC)
+        self.outbox = self.shell.outboxes.open(
+            self.identity.session, self.connection, self.identity.job_id, SPEC
+        )
         await self.shell.coordinator.submit(
             inputs.Hello(
                 identity=self.identity,

@@ -61,7 +61,7 @@ class Envelopes:
             messages.append(self._envelope(outbox, welcome=self._welcome(outbox)))
             outbox.welcome = outbox.desired = outbox.notify = None
         if outbox.desired is not None:
-            messages.append(self._envelope(outbox, desired=self._desired(outbox.desired)))
+            messages.append(self._envelope(outbox, desired=self._desired(outbox, outbox.desired)))
             outbox.desired = None
         if outbox.notify is not None:
             messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
@@ -141,7 +141,7 @@ class Envelopes:
             run=outbox.welcome.run,
             heartbeat_interval=to_duration(outbox.interval_ms),
             lease=to_duration(state.lease_ms(outbox.spec)),
-            desired=None if outbox.desired is None else self._desired(outbox.desired),
+            desired=None if outbox.desired is None else self._desired(outbox, outbox.desired),
             notices=None if outbox.notify is None else notices_message(outbox.notify),
             arguments_differ_from=outbox.welcome.arguments_differ_from or "",
             resume_token=self.tokens.make(outbox.session),
@@ -150,12 +150,11 @@ class Envelopes:
             capabilities=sorted(outbox.terms.capabilities),
         )
 
-    def _desired(self, send: Send) -> agent_pb2.DesiredState:
-        node = self._state.nodes.get(send.session)
-        if node is None or not isinstance(send.desired, DesiredRun):
+    def _desired(self, outbox: Outbox, send: Send) -> agent_pb2.DesiredState:
+        if not isinstance(send.desired, DesiredRun):
             return desired_message(send)
         header = send.desired.header
-        token = self._worker_tokens.make(node.job_id, header.run, header.number)
+        token = self._worker_tokens.make(outbox.job_id, header.run, header.number)
         return desired_message(send, token)
 
     def _envelope(

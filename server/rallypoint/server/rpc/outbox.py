@@ -61,6 +61,8 @@ class Outbox(Struct):
 
     session: SessionId
     connection: int
+    job_id: JobId
+    """Its agent's job."""
     spec: JobSpec = NOTHING_ASKED
     """The agent's specification, which may choose the heartbeat interval and the lease."""
     terms: Terms = OLDEST
@@ -133,6 +135,7 @@ class Outboxes:
         self,
         session: SessionId,
         connection: int,
+        job_id: JobId,
         spec: JobSpec = NOTHING_ASKED,
         terms: Terms = OLDEST,
         wake: asyncio.Event | None = None,
@@ -142,7 +145,7 @@ class Outboxes:
         `wake` is set when there is something to send; None: a new event. The outbox may
         have an end already: then its Hello must not be submitted. `close` it afterwards.
         """
-        outbox = Outbox(session, connection, spec, terms, wake or asyncio.Event())
+        outbox = Outbox(session, connection, job_id, spec, terms, wake or asyncio.Event())
         key, current = (session, connection), self._by_session.get(session)
         if self._has_ended:
             outbox.finish(ended_status())

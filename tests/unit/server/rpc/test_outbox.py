@@ -14,11 +14,12 @@ from rallypoint.server.core.messages.effects import (
 )
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.desired import DesiredStandby
-from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 
 SESSION = SessionId("0" * 32)
+JOB = JobId("job")
 
 
 def carried(*effects: Effect) -> Outbox:
@@ -31,7 +32,7 @@ def carried(*effects: Effect) -> Outbox:
 def welcomed() -> tuple[Outboxes, Outbox]:
     """Return the outboxes, and that of an agent whose Hello the core has answered."""
     outboxes = Outboxes()
-    outbox = outboxes.open(SESSION, 1)
+    outbox = outboxes.open(SESSION, 1, JOB)
     welcome(outboxes, 1)
     return outboxes, outbox
 
@@ -69,7 +70,7 @@ def test_lost_session_ends_with_a_status() -> None:
 def test_connection_that_is_not_welcomed_replaces_none() -> None:
     """Until then the session's messages go to the connection that it has."""
     outboxes, first = welcomed()
-    second = outboxes.open(SESSION, 2)
+    second = outboxes.open(SESSION, 2, JOB)
     send = Send(SESSION, 2, DesiredStandby(spare=False))
     carry_out(outboxes, send)
 
@@ -85,7 +86,7 @@ def test_connection_that_is_not_welcomed_replaces_none() -> None:
 def test_refused_hello_leaves_the_session_alone(is_closed: bool) -> None:
     """Also when its stream has gone already."""
     outboxes, own = welcomed()
-    thief = outboxes.open(SESSION, 2)
+    thief = outboxes.open(SESSION, 2, JOB)
     if is_closed:
         outboxes.close(thief)
     refuse(outboxes, 2)
@@ -97,7 +98,7 @@ def test_refused_hello_leaves_the_session_alone(is_closed: bool) -> None:
 def test_connection_with_the_number_of_the_present_one_reaches_no_core() -> None:
     """An answer of the core to it could be meant for the present one."""
     outboxes, own = welcomed()
-    thief = outboxes.open(SESSION, 1)
+    thief = outboxes.open(SESSION, 1, JOB)
 
     assert own.end is None and thief.end is not None
 
@@ -105,7 +106,7 @@ def test_connection_with_the_number_of_the_present_one_reaches_no_core() -> None
 def test_second_connection_with_a_number_waits_for_no_answer() -> None:
     """The answer of the core could be meant for either."""
     outboxes, own = welcomed()
-    first, second = outboxes.open(SESSION, 2), outboxes.open(SESSION, 2)
+    first, second = outboxes.open(SESSION, 2, JOB), outboxes.open(SESSION, 2, JOB)
 
     assert (None, None) == (own.end, first.end)
     assert second.end is not None
@@ -114,9 +115,9 @@ def test_second_connection_with_a_number_waits_for_no_answer() -> None:
 def test_connection_that_ended_before_its_welcome_replaces_the_older_one() -> None:
     """The core counts it as the session's; its end follows."""
     outboxes, older = welcomed()
-    outboxes.close(outboxes.open(SESSION, 2))
+    outboxes.close(outboxes.open(SESSION, 2, JOB))
     welcome(outboxes, 2)
-    again = outboxes.open(SESSION, 3)
+    again = outboxes.open(SESSION, 3, JOB)
     welcome(outboxes, 3)
 
     assert older.end is not None

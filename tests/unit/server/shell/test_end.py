@@ -38,7 +38,7 @@ async def test_streams_and_watchers_learn_of_the_end() -> None:
     peer = shell.peer(JOB, 1)
     changed = shell.outboxes.watchers.enter(OTHER, "host").changed
     task = await fail(shell, peer)
-    late = shell.outboxes.open(shell.peer(OTHER, 2).identity.session, 1)
+    late = shell.outboxes.open(shell.peer(OTHER, 2).identity.session, 1, JobId(OTHER))
 
     assert isinstance(task.exception(), JournalFailed)
     assert changed.is_set()

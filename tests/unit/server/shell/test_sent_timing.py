@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.server.core.messages.effects import Welcome
-from rallypoint.server.core.model.ids import NodeName, SessionId
+from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.state.state import State
@@ -106,8 +106,10 @@ async def test_agent_is_told_what_its_job_asked_for() -> None:
     """With the Welcome, and again when the number of sessions changes it."""
     state = State("c", 1)
     service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
-    asked = Outbox(SessionId("a"), 1, JobSpec(heartbeat_interval_ms=200, lease_ms=9_000))
-    common = Outbox(SessionId("b"), 1, runs_workers=True)
+    asked = Outbox(
+        SessionId("a"), 1, JobId("job"), JobSpec(heartbeat_interval_ms=200, lease_ms=9_000)
+    )
+    common = Outbox(SessionId("b"), 1, JobId("job"), runs_workers=True)
     asked.runs_workers = True
     for outbox, expected in ((asked, (200, 9_000)), (common, (1_000, 5_000))):
         outbox.welcome = Welcome(outbox.session, 1, NodeName("n"), 1)
@@ -131,7 +133,7 @@ async def test_nodes_that_a_job_needs_count_before_they_come() -> None:
     service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
     large = JobSpec(min_nodes=4_096, max_nodes=4_096)
     for spec, expected in ((large, (8_192, 24_576)), (JobSpec(), (1_000, 5_000))):
-        outbox = Outbox(SessionId("a"), 1, spec)
+        outbox = Outbox(SessionId("a"), 1, JobId("job"), spec)
         outbox.welcome = Welcome(outbox.session, 1, NodeName("n"), 1)
         (message,) = service._envelopes.take(outbox)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rallypoint.server.core.messages.effects import Notify
-from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
@@ -83,7 +83,7 @@ async def test_peer_that_does_not_read_loses_its_stream(spec: JobSpec, limit_s: 
     state = State("c", 1, timing=Timing(heartbeat_ms=10, lease_ms=50))
     outboxes = Outboxes()
     service = AgentService(None, outboxes, state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
-    outbox = Outbox(SessionId("s"), 1, spec, notify=Notify(SessionId("s"), ()))
+    outbox = Outbox(SessionId("s"), 1, JobId("job"), spec, notify=Notify(SessionId("s"), ()))
     outbox.wake.set()
     loop = asyncio.get_running_loop()
     begun_s = loop.time()

@@ -138,6 +138,14 @@ class State(Struct):
         """
         return max(self.lease_ms(spec), self.own_lease_ms())
 
+    def is_current(self, session: SessionId, connection: int) -> bool:
+        """Return whether this is the connection of a session that is known now.
+
+        A node that the present turn removes is not, before its loss is in the journal.
+        """
+        node = self.nodes.get(session)
+        return node is not None and node.connection == connection
+
     def next_deadline_ms(self) -> int | None:
         """Return when the next deadline expires, or None."""
         first = self.deadlines.first()

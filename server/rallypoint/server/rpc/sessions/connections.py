@@ -111,7 +111,12 @@ class Connections:
         is_new = identity.session not in self._state.nodes
         self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
         outbox = self._outboxes.open(
-            identity.session, hello.connection, identity.spec, to_terms(first.hello), wake()
+            identity.session,
+            hello.connection,
+            identity.job_id,
+            identity.spec,
+            to_terms(first.hello),
+            wake(),
         )
         return Connection(hello, outbox, stream) if outbox.end is None else outbox.end
 
@@ -167,8 +172,9 @@ class Connections:
         if report is not None:
             connection.is_leaving = connection.is_leaving or isinstance(report, inputs.Goodbye)
             return report
-        self.coordinator.hear(to_heartbeat(envelope))
-        if envelope.epoch <= self._state.epoch:  # else the core ends the stream
+        # One that comes before the answer to its Hello is older than that answer, which counts.
+        counts = self.coordinator.hear(to_heartbeat(envelope)) or not outbox.is_open
+        if counts and envelope.epoch <= self._outboxes.epoch:  # else the core ends the stream
             outbox.acknowledge_heartbeat(envelope.heartbeat.number)
         return None
 
