@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from rallypoint.base.log import get_logger, new_incident
@@ -26,6 +27,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.state.state import State
 from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
@@ -53,8 +55,11 @@ class Outlet(Protocol):
 
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> None:
-        """Carry out the effects of a journalled turn, in order; wake watchers of `changed`."""
+    ) -> Sequence[inputs.JobBroken]:
+        """Carry out the effects of a journalled turn, in order; wake watchers of `changed`.
+
+        Returns: The jobs that have to end, because a bug kept an effect from their workers.
+        """
 
     def end(self) -> None:
         """End every stream and watcher: no turn will come."""
@@ -267,9 +272,11 @@ class Coordinator:
         if turn.records:
             await self._append(turn.records, now_ms)
         if turn.effects or turn.changed:
-            self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
+            broken = self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
+            self._rest[:0] = [one for one in broken if self._is_open(one.job_id)]
         if self._announces:
-            _announce(turn.effects)
+            with _containing():
+                _announce(turn.effects)
         self._answer_all([item for item in arrived[:handled] if isinstance(item, Query)], now_ms)
 
     def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
@@ -339,8 +346,13 @@ class Coordinator:
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
         refusal = self._stepper.step(input, now_ms, turn)
         if refusal is not None and refusal.kind is not RefusalKind.INTERNAL:
-            _log_refusal(self._state, input, refusal)
+            with _containing():
+                _log_refusal(self._state, input, refusal)
         return refusal
+
+    def _is_open(self, job_id: JobId) -> bool:
+        job = self._state.jobs.get(job_id)
+        return job is not None and job.phase is not Phase.CLOSED
 
     def _answer(self, query: Query, now_ms: int) -> None:
         if query.future.done():
@@ -352,6 +364,15 @@ class Coordinator:
             query.future.set_result(query.answer(self._state, now_ms))
         except Exception as error:  # noqa: BLE001  # the caller gets it
             query.future.set_exception(error)
+
+
+@contextmanager
+def _containing() -> Iterator[None]:
+    """Log a bug that strikes while the log is written; what has happened stands."""
+    try:
+        yield
+    except Exception as error:  # it ends nothing
+        log.error("note_failed", incident=new_incident(), exc_info=error)
 
 
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
@@ -379,7 +400,7 @@ def _announce(effects: Sequence[Effect]) -> None:
     for effect in effects:
         if isinstance(effect, JobChanged):
             (log.warning if effect.reason in _WARNINGS else log.info)(
-                effect.reason, job_id=effect.job_id, **dict(effect.facts)
+                effect.reason, **(dict(effect.facts) | {"job_id": effect.job_id})
             )
 
 

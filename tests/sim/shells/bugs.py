@@ -55,11 +55,10 @@ def _act_before_hearing() -> Patch:
     real = Outboxes.carry_out
     waiting: WeakKeyDictionary[Outboxes, tuple[Any, ...]] = WeakKeyDictionary()
 
-    def carry_out(self: Outboxes, *turn: Any) -> None:
+    def carry_out(self: Outboxes, *turn: Any) -> Any:
         before = waiting.pop(self, None)
         waiting[self] = turn
-        if before is not None:
-            real(self, *before)
+        return () if before is None else real(self, *before)
 
     return Outboxes, "carry_out", carry_out
 

@@ -13,7 +13,8 @@ first, the agent sends its reports again, with the same numbers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from google.rpc.status_pb2 import Status
 from msgspec import Struct, field
@@ -31,6 +32,7 @@ from rallypoint.server.core.messages.effects import (
     Welcome,
     WriteAnswered,
 )
+from rallypoint.server.core.messages.inputs import JobBroken
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
@@ -53,6 +55,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 log = get_logger()
 
+_NO_JOB = JobId("")
 _AgentEffect = Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
 
 
@@ -169,36 +172,62 @@ class Outboxes:
 
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> None:
-        """Put the effects of a journalled turn into the outboxes."""
+    ) -> Sequence[JobBroken]:
+        """Put the effects of a journalled turn into the outboxes.
+
+        Returns: The jobs that have to end, because a bug kept an effect from their workers. A bug
+            that strikes one agent ends its stream, and one that strikes readers is logged.
+        """
         self.epoch = state.epoch
         self.barriers.begin_turn()
         self.keys.begin_turn()
+        broken: list[JobBroken] = []
         noted, eventful = dict.fromkeys(changed), dict[JobId, None]()
         for effect in effects:
-            if isinstance(effect, JobChanged):
-                eventful[effect.job_id] = None
-                continue
-            if isinstance(effect, BarrierOver):
-                self.barriers.end(effect)
-                continue
-            if isinstance(effect, WriteAnswered):
-                self.keys.note(effect, state)
-                continue
-            outbox = self._find(effect)
-            if outbox is None:
-                continue
-            try:
-                _put(outbox, effect)
-            except Exception as error:  # it ends this stream, not the coordinator
-                incident = new_incident()
-                session_id = show_session(outbox.session)
-                log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
-                outbox.finish(internal_status(incident))
+            match effect:
+                case JobChanged(job_id=job_id):
+                    eventful[job_id] = None
+                case BarrierOver():
+                    with _containing(broken, effect.key.job_id):
+                        self._end_barrier(effect)
+                case WriteAnswered():
+                    with _containing(broken, effect.job_id):
+                        self.keys.note(effect, state)
+                case _:
+                    self._put(effect)
         noted |= eventful  # a job that was forgotten is not among `changed`
-        self.keys.note_jobs(noted, state)
-        self.watchers.note_changes(noted)  # last: the messages of agents are more urgent
-        self.events.note(eventful, state.events.last)
+        for job_id in noted:
+            with _containing(broken, job_id):
+                self.keys.note_jobs((job_id,), state)
+        self.watchers.note_any()  # last: the messages of agents are more urgent
+        for job_id in noted:
+            with _containing():
+                self.watchers.note_change(job_id)
+        with _containing():
+            self.events.note(eventful, state.events.last)
+        return broken
+
+    def _end_barrier(self, over: BarrierOver) -> None:
+        """Answer the calls that wait at a barrier; if a bug prevents that, let them ask again."""
+        try:
+            self.barriers.end(over)
+        except Exception:
+            self.barriers.abandon(over)
+            raise
+
+    def _put(self, effect: _AgentEffect) -> None:
+        """Put an effect into the outbox of its agent, if it has one."""
+        outbox: Outbox | None = None
+        try:
+            outbox = self._find(effect)
+            if outbox is not None:
+                _put(outbox, effect)
+        except Exception as error:  # it ends this stream, not the coordinator
+            incident = new_incident()
+            session_id = show_session(effect.session)
+            log.error("put_failed", incident=incident, session_id=session_id, exc_info=error)
+            if outbox is not None:
+                outbox.finish(internal_status(incident))
 
     def _find(self, effect: _AgentEffect) -> Outbox | None:
         """Return the outbox of an effect; a Welcome gives its connection to the session."""
@@ -228,6 +257,26 @@ class Outboxes:
         self.barriers.end_all()
         self.keys.end_all()
         self.events.end_all()
+
+
+@contextmanager
+def _containing(broken: list[JobBroken] | None = None, job_id: JobId = _NO_JOB) -> Iterator[None]:
+    """Log a bug that strikes in the context.
+
+    Args:
+        broken: receives the job that ends by it; None: no job does.
+        job_id: the job.
+    """
+    try:
+        yield
+    except Exception as error:  # it ends this job, not the coordinator
+        incident = new_incident()
+        facts = {} if broken is None else {"job_id": job_id}
+        log.error("effect_failed", incident=incident, **facts, exc_info=error)
+        if broken is not None:
+            broken.append(
+                JobBroken(job_id, f"the coordinator's log has the cause (incident {incident})")
+            )
 
 
 def _put(outbox: Outbox, effect: _AgentEffect) -> None:

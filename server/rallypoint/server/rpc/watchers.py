@@ -195,11 +195,19 @@ class Watchers:
 
     def note_changes(self, jobs: Iterable[JobId]) -> None:
         """Wake the watchers of these jobs, and those of all jobs."""
+        self.note_any()
+        for job_id in jobs:
+            self.note_change(job_id)
+
+    def note_any(self) -> None:
+        """Wake the watchers of all jobs."""
         self.changed.set()
         self.changed = asyncio.Event()
-        for job_id in jobs:
-            for watched in self._watched.get(job_id, {}).values():
-                watched.note_change()
+
+    def note_change(self, job_id: JobId) -> None:
+        """Wake the watchers of one job."""
+        for watched in self._watched.get(job_id, {}).values():
+            watched.note_change()
 
     def wake_all(self) -> None:
         """Wake every watcher."""

@@ -53,8 +53,8 @@ class Nobody:
 
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> None:
-        pass
+    ) -> Sequence[inputs.JobBroken]:
+        return ()
 
     def end(self) -> None: ...
 

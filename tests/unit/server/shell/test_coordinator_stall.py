@@ -55,9 +55,10 @@ class StallingOutlet:
 
     def carry_out(
         self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> None:
+    ) -> Sequence[inputs.JobBroken]:
         self._clock.passed_ms += self._takes_ms
         self._takes_ms = 0
+        return ()
 
     def end(self) -> None: ...
 

@@ -40,7 +40,8 @@ class FakeClock(JournalClock):
 class Nowhere:
     """Takes effects, and does nothing."""
 
-    def carry_out(self, effects: list[Effect], *_: object) -> None: ...
+    def carry_out(self, effects: list[Effect], *_: object) -> list[inputs.JobBroken]:
+        return []
 
     def end(self) -> None: ...
 

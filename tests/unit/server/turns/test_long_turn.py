@@ -39,9 +39,9 @@ def watch(monkeypatch: pytest.MonkeyPatch, shell: Shell, kinds: Sequence[type]) 
         order.append("time")
         real_expire(self, *args)
 
-    def send(*args: Any) -> None:
+    def send(*args: Any) -> Any:
         order.append("send")
-        real_send(*args)
+        return real_send(*args)
 
     monkeypatch.setattr(Stepper, "step", slow_step)
     monkeypatch.setattr(Stepper, "expire", expire)
@@ -100,9 +100,10 @@ async def test_stall_between_two_parts_of_a_turn(monkeypatch: pytest.MonkeyPatch
         def jump() -> None:
             jumps[0] = 9_000_000_000
 
-        def send(*args: Any) -> None:
+        def send(*args: Any) -> Any:
             order.append("send")
             asyncio.get_running_loop().call_soon(jump)
+            return ()
 
         monkeypatch.setattr(shell.outboxes, "carry_out", send)
         monkeypatch.setattr(

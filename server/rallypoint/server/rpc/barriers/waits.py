@@ -80,6 +80,12 @@ class BarrierWaits:
         wait.changed.set()
         self._over.setdefault(over.key, []).append(wait)
 
+    def abandon(self, over: BarrierOver) -> None:
+        """Let the calls that wait for this generation go without an answer: they ask again."""
+        wait = self._waits.pop((over.key, over.ended.generation), None)
+        if wait is not None:
+            wait.changed.set()
+
     def end_all(self) -> None:
         """End every wait: no turn will come."""
         for wait in self._waits.values():
