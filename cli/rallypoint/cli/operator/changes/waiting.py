@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.operator.changes.goals import Goal, Progress, Standing
 from rallypoint.cli.operator.failures import CommandFailed, TimedOut
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.output import Output, clean
-from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, follow
+from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow
 from rallypoint.cli.operator.views.words import describe_ms
 from rallypoint.client.errors import Unavailable, UnknownJob
 from rallypoint.v1 import job_pb2
@@ -95,9 +95,7 @@ class _Look:
         return self._goal.judge(change.job, nodes)
 
 
-def _wait(
-    look: _Look, changes: SimpleQueue[Change], show: Callable[[str], None], end_s: float
-) -> Progress:
+def _wait(look: _Look, changes: Changes, show: Callable[[str], None], end_s: float) -> Progress:
     """Return the last progress; still pending: the time is over."""
     progress = Progress(Standing.PENDING, "")
     change: Change | None = None

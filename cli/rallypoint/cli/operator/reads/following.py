@@ -1,11 +1,14 @@
-"""A job that is followed by a thread, so that a view can show time passing between two changes."""
+"""A job that is followed by a thread, so that a view can show time passing between two changes.
+
+The thread reads every state, and keeps only the newest for a view that is slower.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -31,11 +34,51 @@ class Change(Struct, frozen=True):
     """Why the job cannot be followed any more."""
 
 
+class Changes:
+    """The newest state of a job, until it was taken, and how following it has ended.
+
+    One thread puts, one gets.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a state."""
+        self._changed = threading.Condition()
+        self._newest: Change | None = None
+        self._end: Change | None = None
+
+    def put(self, change: Change) -> None:
+        """Replace the state that was not taken yet; the end comes after the last state."""
+        with self._changed:
+            if change.job is None:
+                self._end = change
+            else:
+                self._newest = change
+            self._changed.notify()
+
+    def get(self, timeout: float | None = None) -> Change:
+        """Take the newest state, or the end after it; wait for either.
+
+        Args:
+            timeout: how long to wait, in s; None: without a limit, for the coordinator ends it.
+
+        Raises:
+            Empty: when nothing has changed in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._newest or self._end, timeout):
+                raise Empty
+            taken, self._newest = self._newest or self._end, None
+            assert taken is not None
+            return taken
+
+
 @contextmanager
 def follow(
     client: Client, job_id: str, *, view: job_pb2.JobView.ValueType, after: int = 0
-) -> Iterator[SimpleQueue[Change]]:
+) -> Iterator[Changes]:
     """Yield the changes of a job until its run has ended; the last one has no job.
+
+    States that come while the caller is busy are merged: it gets the newest.
 
     An outage of the coordinator ends nothing.
 
@@ -45,7 +88,7 @@ def follow(
         view: how much of it to read.
         after: revision that the caller has seen; 0: none, so the job comes at once.
     """
-    changes = SimpleQueue[Change]()
+    changes = Changes()
     is_closed = threading.Event()
 
     def read() -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, follow
+from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow
 from rallypoint.cli.operator.reads.snapshot import (
     Snapshot,
     choose_view,
@@ -58,9 +58,7 @@ def watch(invocation: Invocation, job_id: str, extent: Extent) -> None:
             _show_live(invocation, client, first, changes, extent)
 
 
-def _print_changes(
-    invocation: Invocation, first: job_pb2.Job, changes: SimpleQueue[Change]
-) -> None:
+def _print_changes(invocation: Invocation, first: job_pb2.Job, changes: Changes) -> None:
     """Print a line for each change: for a pipe, a file, or a program."""
     output, change, line = invocation.output, Change(first), ""
     while change.job is not None:
@@ -77,7 +75,7 @@ def _show_live(
     invocation: Invocation,
     client: Client,
     first: Snapshot,
-    changes: SimpleQueue[Change],
+    changes: Changes,
     extent: Extent,
 ) -> None:
     """Show the job on the whole terminal; at the end, leave the last view below the prompt."""

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from rallypoint.cli.operator import app
 from rallypoint.cli.operator.changes import waiting
 from rallypoint.cli.operator.invocation import Invocation
+from rallypoint.cli.operator.reads.following import Change, Changes
 from rallypoint.client.errors import NotAllowed, RallypointError, Unavailable, UnknownJob
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -36,12 +37,21 @@ def job(
 
 
 class Watch:
-    """Answers of the coordinator, then an error, the end of the stream, or silence."""
+    """Answers of the coordinator, then an error, the end of the stream, or silence.
+
+    Each comes when the command has looked at the one before: it would merge them.
+    """
 
     def __init__(
-        self, answers: list[Any], *, closed: threading.Event, is_silent: bool = False
+        self,
+        answers: list[Any],
+        *,
+        looked: threading.Semaphore,
+        closed: threading.Event,
+        is_silent: bool = False,
     ) -> None:
         self._answers = answers
+        self._looked = looked
         self._closed = closed
         self._is_silent = is_silent
 
@@ -56,6 +66,7 @@ class Watch:
             if isinstance(answer, RallypointError):
                 raise answer
             yield answer
+            assert self._looked.acquire(timeout=30)
         if self._is_silent:
             assert self._closed.wait(30)
 
@@ -66,14 +77,39 @@ def closed() -> threading.Event:
     return threading.Event()
 
 
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Return what is released whenever the command has looked at a change."""
+    looked, get = threading.Semaphore(0), Changes.get
+    taken: list[Change] = []
+
+    def get_next(changes: Changes, timeout: float | None = None) -> Change:
+        if taken:
+            taken.clear()
+            looked.release()
+        change = get(changes, timeout)
+        taken.append(change)
+        return change
+
+    monkeypatch.setattr(Changes, "get", get_next)
+    return looked
+
+
 Watched = Callable[..., None]
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, closed: threading.Event) -> MagicMock:
+def client(
+    monkeypatch: pytest.MonkeyPatch, closed: threading.Event, looked: threading.Semaphore
+) -> MagicMock:
     """Return a client whose restart has stopped round 1."""
+
+    def close() -> None:
+        closed.set()
+        looked.release()
+
     summary = job_pb2.JobSummary(job_id="j", run=1, round=1, phase=STOPPING)
-    made = MagicMock(close=Mock(side_effect=closed.set))
+    made = MagicMock(close=Mock(side_effect=close))
     made.restart_job.return_value = jobs_pb2.RestartJobResponse(job=summary)
     made.__enter__.return_value = made
     monkeypatch.setattr(Invocation, "check_reachable", lambda self: None)
@@ -82,13 +118,13 @@ def client(monkeypatch: pytest.MonkeyPatch, closed: threading.Event) -> MagicMoc
 
 
 @pytest.fixture
-def watched(client: MagicMock, closed: threading.Event) -> Watched:
+def watched(client: MagicMock, closed: threading.Event, looked: threading.Semaphore) -> Watched:
     """Return what sets what each watch in turn receives; the last one is then silent."""
 
     def set_answers(*watches: list[Any], is_silent: bool = True) -> None:
         closed.clear()
-        early = [Watch(one, closed=closed) for one in watches[:-1]]
-        last = Watch(watches[-1], closed=closed, is_silent=is_silent)
+        early = [Watch(one, looked=looked, closed=closed) for one in watches[:-1]]
+        last = Watch(watches[-1], looked=looked, closed=closed, is_silent=is_silent)
         client.watch_job.side_effect = [*early, last]
 
     return set_answers
