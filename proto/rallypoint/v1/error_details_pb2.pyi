@@ -115,7 +115,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_TOKEN_REFUSED: _RefusalReason.ValueType  # 35
     """The worker's token is not one of this coordinator. Do not retry."""
     REFUSAL_REASON_OTHER_JOB: _RefusalReason.ValueType  # 36
-    """The worker's token is that of another job. Do not retry."""
+    """The worker's token, or the session of a Hello, is that of another job. Do not retry."""
     REFUSAL_REASON_RUN_OVER: _RefusalReason.ValueType  # 37
     """The worker's run is over. Do not retry."""
     REFUSAL_REASON_OLD_ROUND: _RefusalReason.ValueType  # 38
@@ -271,7 +271,7 @@ REFUSAL_REASON_TOKEN_MISSING: RefusalReason.ValueType  # 34
 REFUSAL_REASON_TOKEN_REFUSED: RefusalReason.ValueType  # 35
 """The worker's token is not one of this coordinator. Do not retry."""
 REFUSAL_REASON_OTHER_JOB: RefusalReason.ValueType  # 36
-"""The worker's token is that of another job. Do not retry."""
+"""The worker's token, or the session of a Hello, is that of another job. Do not retry."""
 REFUSAL_REASON_RUN_OVER: RefusalReason.ValueType  # 37
 """The worker's run is over. Do not retry."""
 REFUSAL_REASON_OLD_ROUND: RefusalReason.ValueType  # 38

@@ -120,6 +120,28 @@ async def test_session_ends(tmp_path: Path, lines: list[Any], change: str) -> No
         assert not other.done()
 
 
+async def test_session_stays_in_the_job_that_its_token_may_touch(
+    tmp_path: Path, lines: list[Any]
+) -> None:
+    """A job was taken from the token: its session does not go on by naming one that is left."""
+    rules = entry("x", "agent", OLD, more='jobs = ["a", "b"]')
+    async with (
+        protected_site(tmp_path, rules=rules, needs_client=False) as site,
+        site.channel() as channel,
+    ):
+        agent = await join(channel, OLD)
+        await agent.check_alive()
+        write_rules(site.auth, entry("x", "agent", OLD, more='jobs = ["b"]'))
+
+        assert (NO_RIGHT, "JOB_NOT_ALLOWED") == await ending(agent.call)
+        call = agent_grpc.AgentServiceStub(channel).Session(metadata=bearer(OLD))
+        again = Agent(call, "b", agent.session_id, 2, epoch=agent.epoch, token=agent.token)
+        await again.hello()
+        assert (NO_RIGHT, "OTHER_JOB") == await ending(again.call)
+    refused = [line for line in lines if line["event"] == "input_refused"]
+    assert ["other job"] == [line["why"] for line in refused]
+
+
 async def test_watch_ends(tmp_path: Path, lines: list[Any]) -> None:
     """It is one of many kinds of streams: all pass the same gate."""
     async with (

@@ -51,6 +51,8 @@ def check_resume(node: Node, hello: inputs.Hello) -> Refusal | None:
         return refuse_stale(RefusalKind.STALE_CONNECTION, node.connection, hello.connection)
     if node.is_heard and not hello.is_proven:
         return Refusal(RefusalKind.NOT_PROVEN)
+    if hello.identity.job_id != node.job_id:  # its caller was let in for the job that it names
+        return Refusal(RefusalKind.OTHER_JOB, (("job_id", hello.identity.job_id),))
     return None
 
 

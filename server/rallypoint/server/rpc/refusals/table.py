@@ -152,7 +152,7 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.OTHER_JOB: Row(
         grpc.StatusCode.PERMISSION_DENIED,
         None,
-        "the worker token is not one of job {job_id}",
+        "this worker token or session is not one of job {job_id}",
         "job_id",
     ),
     RefusalKind.RUN_OVER: Row(

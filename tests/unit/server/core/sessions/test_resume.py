@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server.core.messages.effects import Refuse
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.ids import JobId
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent
 
@@ -68,3 +70,21 @@ def test_new_coordinator_needs_no_token() -> None:
     after = Bench(coordinator_id="c2")
 
     assert after.adopt_agent(agent).hello(is_proven=False).refusal is None
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_session_stays_in_its_job(is_broken: bool) -> None:
+    """A Hello that names another job is refused, with the token too; the node keeps its place."""
+    bench = Bench()
+    (agent,) = bench.join("a")
+    agent.heartbeat()
+    if is_broken:
+        agent.break_off()
+    own, agent.identity = agent.identity, replace(agent.identity, job_id=JobId("another"))
+    refused = agent.hello()
+
+    assert refused.refusal is not None
+    assert RefusalKind.OTHER_JOB is refused.refusal.kind
+    assert (Refuse(agent.session, agent.connection, refused.refusal),) == refused.effects
+    agent.identity = own
+    assert agent.hello().refusal is None
