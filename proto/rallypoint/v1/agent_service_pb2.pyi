@@ -1463,14 +1463,16 @@ class RelayedOpening(_message.Message):
     hello: _builtins.bytes
     """The encoded SessionRequest with its Hello."""
     peer: _builtins.str
-    """Peer of the agent as gRPC names it, such as ipv4:10.0.0.1:4711. Its host counts in the limits of the
-    coordinator, if that asks who calls; otherwise the host of the relay does.
+    """Peer of the agent as gRPC names it, such as ipv4:10.0.0.1:4711. The agent counts in the limits of the
+    coordinator for the host of the relay, and, if the coordinator asks who calls, for this host behind
+    that relay, too.
     """
     authorization: _builtins.str
     """Metadata `authorization` of the agent's call. Empty: it has none."""
     is_certified: _builtins.bool
-    """True when the relay has verified a certificate of the agent. An agent without a token then has the
-    rights of the relay; any other has none.
+    """True when the relay has verified a certificate of the agent. An agent without a token may then join
+    the jobs that the relay's own certificate, with the role of an agent, may join. The relay's token
+    gives it nothing. Any other agent without a token has no rights.
     """
     def __init__(
         self,

@@ -38,6 +38,8 @@ class _AccessRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AccessRole
     """Read everything."""
     ACCESS_ROLE_WORKER: _AccessRole.ValueType  # 4
     """Meet at barriers, share keys and read the job: what a worker may do in its own job."""
+    ACCESS_ROLE_RELAY: _AccessRole.ValueType  # 5
+    """Carry the sessions of agents, each of which is checked by itself."""
 
 class AccessRole(_AccessRole, metaclass=_AccessRoleEnumTypeWrapper):
     """What a caller may do."""
@@ -52,6 +54,8 @@ ACCESS_ROLE_VIEWER: AccessRole.ValueType  # 3
 """Read everything."""
 ACCESS_ROLE_WORKER: AccessRole.ValueType  # 4
 """Meet at barriers, share keys and read the job: what a worker may do in its own job."""
+ACCESS_ROLE_RELAY: AccessRole.ValueType  # 5
+"""Carry the sessions of agents, each of which is checked by itself."""
 Global___AccessRole: _TypeAlias = AccessRole  # noqa: Y015
 
 class _CallerProof:

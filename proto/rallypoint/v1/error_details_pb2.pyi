@@ -412,6 +412,8 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     """Calls a minute from one host whose caller could not be authenticated."""
     LIMIT_KIND_VALUE_BYTES: _LimitKind.ValueType  # 17
     """Bytes of one value."""
+    LIMIT_KIND_JOBS_PER_TOKEN: _LimitKind.ValueType  # 18
+    """Jobs in which agents with one token take part, if that is bound to jobs."""
 
 class LimitKind(_LimitKind, metaclass=_LimitKindEnumTypeWrapper):
     """A limit of the coordinator."""
@@ -452,6 +454,8 @@ LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: LimitKind.ValueType  # 16
 """Calls a minute from one host whose caller could not be authenticated."""
 LIMIT_KIND_VALUE_BYTES: LimitKind.ValueType  # 17
 """Bytes of one value."""
+LIMIT_KIND_JOBS_PER_TOKEN: LimitKind.ValueType  # 18
+"""Jobs in which agents with one token take part, if that is bound to jobs."""
 Global___LimitKind: _TypeAlias = LimitKind  # noqa: Y015
 
 class _BarrierBreakReason:

@@ -21,7 +21,6 @@ def site(tmp_path: Path) -> Iterator[Guarded]:
     """A protected coordinator, and a relay in front of it, which the world's agents use."""
     with guarded(tmp_path) as made:
         pair = made.authority.issue("relay", [HOST])
-        (tmp_path / "relay.token").write_text((tmp_path / "node.token").read_text())
         flags = (
             *(f"--tls-ca={tmp_path / 'servers.pem'}", f"--token-file={tmp_path / 'relay.token'}"),
             *(f"--tls-cert={pair.cert}", f"--tls-key={pair.key}"),
@@ -45,10 +44,12 @@ def test_job_runs_with_certificates_and_tokens(site: Guarded) -> None:
 
     assert codes == [0, 0], agents[0].stderr()
     assert jobs == [site.world.job_id]
-    assert [("Relay", "trainer")] + [("Session", "trainer")] * 2 == [
+    assert [("Relay", "rack")] + [("Session", "trainer")] * 2 == [
         (line["method"], line["caller"]) for line in joined
     ]
-    assert 3 == len({line["peer"] for line in joined})
+    relay, *named = [line["peer"] for line in joined]
+    assert {relay} == {peer.partition(" via ")[2] for peer in named}
+    assert 2 == len(set(named))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from msgspec import Struct
 
 from rallypoint.wire.access import Access
 from support.access.authority import Authority, Pair
-from support.access.protected import AGENT, HOST, OPERATOR, OTHER_AGENT, entry, write_rules
+from support.access.protected import (
+    AGENT,
+    HOST,
+    OPERATOR,
+    OTHER_AGENT,
+    RELAY,
+    entry,
+    write_rules,
+)
 from support.processes.commands import COORDINATOR, Command
 from support.processes.world import NEW, World
 
@@ -50,6 +58,7 @@ class Guarded(Struct):
         """Replace the auth file: these tokens count."""
         rules = entry("trainer", "agent", *agents) + entry("ann", "operator", *operators)
         rules += entry("other trainer", "agent", OTHER_AGENT, more='jobs = ["other*"]')
+        rules += entry("rack", "relay", RELAY)
         write_rules(self.folder / "auth.toml", rules)
 
     def trust(self, who: str, *authorities: Authority) -> None:
@@ -110,5 +119,6 @@ def guarded(folder: Path) -> Iterator[Guarded]:
         made.let_in((AGENT,), (OPERATOR,))
         made.write_token("node", AGENT)
         made.write_token("person", OPERATOR)
+        made.write_token("relay", RELAY)
         made.start()
         yield made

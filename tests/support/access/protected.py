@@ -25,6 +25,7 @@ AGENT, OPERATOR, VIEWER = (
     "operator-token-01234567",
     "viewer-token-012345678",
 )
+RELAY = "relay-token-01234567890"
 EXPIRED = "expired-token-012345678"
 OTHER_AGENT, OTHER_OPERATOR = "other-agent-token-0123", "other-operator-token-01"
 WRONG = "wrong-token-01234567890"
@@ -46,6 +47,7 @@ RULES = "\n".join(
         entry("trainer", "agent", AGENT),
         entry("ann", "operator", OPERATOR),
         entry("dash", "viewer", VIEWER),
+        entry("rack", "relay", RELAY),
         entry("bob", "operator", EXPIRED, more="expires = 2020-01-01T00:00:00Z"),
         entry("other trainer", "agent", OTHER_AGENT, more='jobs = ["other*"]'),
         entry("other ann", "operator", OTHER_OPERATOR, more='jobs = ["other*"]'),

@@ -64,6 +64,17 @@ class HandRelay:
                 assert response is not grpc.aio.EOF, "the stream has ended"
                 self._read += response.entries
 
+    async def outcome(self, stream: int) -> int:
+        """Return the code with which the stream of an agent ends; 0: it is welcome."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                for entry in self._read:
+                    if entry.stream == stream and (_is(entry, "end") or _is(entry, "welcome")):
+                        return int(entry.end.code)
+                response = await self.call.read()
+                assert response is not grpc.aio.EOF, "the stream has ended"
+                self._read += response.entries
+
     async def ending(self) -> tuple[str, str]:
         """Return how the relay's stream ends."""
         async with asyncio.timeout(LIMIT_S):

@@ -77,7 +77,7 @@ ACCESS = Group(
             default_text="the coordinator's host",
             help="name that the coordinator's certificate must have",
         ),
-        file_flag("--token-file", "token of this relay, with the role agent"),
+        file_flag("--token-file", "token of this relay, with the role relay"),
     ),
     note=f"The variable {TOKEN_VARIABLE} may have the token instead. Agents and workers show their "
     "own tokens.",
@@ -94,7 +94,7 @@ PROTECTION = Group(
         file_flag(
             "--tls-client-ca",
             "authorities of agents, workers and tools, which then must show a certificate; to the "
-            "coordinator they all have the rights of the relay's",
+            "coordinator, those without a token all have the rights of the relay's certificate",
             "clients need no certificate, and the relay shows the coordinator none",
         ),
     ),

@@ -24,7 +24,7 @@ from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
-from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream, host_of
+from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -73,7 +73,7 @@ async def accept(context: _Context, peers: Peers, find: Find) -> None:
         find: chooses the service.
     """
     try:
-        with peers.stream(host_of(context.peer()), time.monotonic()) as stream:
+        with peers.stream(context.peer(), time.monotonic()) as stream:
             end = await _serve_first(context, stream, find)
     except LimitExceeded as exceeded:
         end = limit_status(exceeded)
@@ -92,6 +92,7 @@ async def _serve_first(context: _Context, stream: Stream, find: Find) -> Status 
     entry = CURRENT.get()
     if entry is not None:
         entry.require_job(first.hello.job_id)
+        stream.holder = entry.holder
     found = find(first)
     if isinstance(found, Status):
         return found

@@ -123,7 +123,7 @@ async def test_certificates_alone(tmp_path: Path) -> None:
             assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await refused(channel, bearer(WRONG))
 
     assert "n1" == answer.caller.name
-    assert [1, 2, 3] == list(answer.caller.roles)
+    assert [1, 2, 3, 5] == list(answer.caller.roles)
 
 
 async def test_token_of_the_environment_alone(lines: list[Any]) -> None:

@@ -94,8 +94,8 @@ class Stranger(Struct, frozen=True):
 
     def expected(self, method: str) -> Ended:
         """Return how its call of a method ends."""
-        if method in CARRY:  # as to join, but about no job: each agent names its own
-            return LET_IN if self.join == WRONG_JOB else self.join
+        if method in CARRY:
+            return self.join if self.join.code is NO_ONE else WRONG_ROLE
         sets = {"join": JOIN, "reads": READS, "changes": CHANGES, "workers": WORKERS}
         found = [name for name, methods in sets.items() if method in methods]
         if method in ABOUT_NO_JOB or method == REFLECTION:

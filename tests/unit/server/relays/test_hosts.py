@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,22 @@ import grpc
 import grpc.aio
 import pytest
 
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.callers import as_made
-from rallypoint.server.rpc.guards.peers import Peers, is_peer
+from rallypoint.server.rpc.guards.peers import (
+    LimitExceeded,
+    Peers,
+    connected_host,
+    host_of,
+    is_peer,
+    name_by,
+)
 from rallypoint.server.rpc.relays import carrying
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc
 from rallypoint.wire.credentials import RELAYED_PEER_KEY
-from support.access.protected import AGENT, RULES, VIEWER, bearer, protected_site
+from support.access.protected import AGENT, RELAY, RULES, VIEWER, bearer, protected_site
 from support.core.served import LIMIT_S, Served, served
 from support.relays.carried import Entry, HandRelay, opening
 
@@ -77,7 +86,7 @@ async def join(relay: HandRelay, **more: Any) -> None:
 
 async def test_each_node_has_its_own_limits(channel: grpc.aio.Channel) -> None:
     """As long as the relay carries its agent; what no agent vouches for counts for the relay."""
-    relay = await HandRelay(channel, bearer(AGENT)).begin()
+    relay = await HandRelay(channel, bearer(RELAY)).begin()
     await join(relay, authorization=f"Bearer {AGENT}")
     watches = Watches(channel, VIEWER)
     hosts = ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.9.9.9", "10.8.8.8")
@@ -91,7 +100,7 @@ async def test_each_node_has_its_own_limits(channel: grpc.aio.Channel) -> None:
 
 async def test_relay_names_the_caller_last(channel: grpc.aio.Channel) -> None:
     """What the caller itself has named before does not count."""
-    relay = await HandRelay(channel, bearer(AGENT)).begin()
+    relay = await HandRelay(channel, bearer(RELAY)).begin()
     await join(relay, authorization=f"Bearer {AGENT}")
     watches = Watches(channel, VIEWER)
     found = [await watches.begin(named, "10.0.0.1") for named in ("10.0.0.2", "10.0.0.3")]
@@ -122,10 +131,34 @@ def test_hosts_are_forgotten() -> None:
     """With the last agent that a relay carries of each."""
     peers = Peers()
     with peers.carried("10.0.0.1", "10.0.0.5"), peers.carried("10.0.0.1", "10.0.0.5"):
-        assert "ipv4:10.0.0.5:1" == peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")
+        named = peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")
+        assert "ipv4:10.0.0.5:1 via ipv4:10.0.0.1:2" == named
+        assert ("10.0.0.5 via 10.0.0.1", "10.0.0.1") == (host_of(named), connected_host(named))
         assert "ipv4:10.0.0.9:2" == peers.find_caller("ipv4:10.0.0.9:2", "ipv4:10.0.0.5:1")
     assert not peers.is_relay("ipv4:10.0.0.1:2")
     assert "ipv4:10.0.0.1:2" == peers.find_caller("ipv4:10.0.0.1:2", "ipv4:10.0.0.5:1")
+
+
+def test_relay_uses_up_nothing_of_the_host_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its streams, nor its jobs, nor its sessions; its own host pays for all of them."""
+    monkeypatch.setattr(limits, "JOBS_PER_HOST_MAX", 2)
+    monkeypatch.setattr(limits, "SESSIONS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(limits, "STREAMS_PER_HOST_MAX", 3)
+    peers, honest, relay = Peers(), "ipv4:10.0.0.9:1", "ipv4:10.0.0.1:2"
+    with ExitStack() as held:
+        for job_id in ("a", "b"):
+            stream = held.enter_context(peers.stream(name_by(relay, honest), 0.0))
+            peers.admit(stream, JobId(job_id), 0.0, is_new=True)
+        for other in ("ipv4:10.0.0.9:3", "ipv4:10.0.0.8:1"):
+            with peers.stream(name_by(relay, other), 0.0) as stream:
+                with pytest.raises(LimitExceeded):
+                    peers.admit(stream, JobId("c"), 0.0, is_new=True)
+                peers.refund(stream)
+        for job_id in ("c", "d"):
+            stream = held.enter_context(peers.stream(honest, 0.0))
+            peers.admit(stream, JobId(job_id), 0.0, is_new=True)
+    with peers.stream(name_by(relay, honest), 60.0) as stream:
+        peers.admit(stream, JobId("e"), 60.0, is_new=True)
 
 
 def test_metadata_is_read_behind_relays_alone() -> None:
@@ -154,6 +187,11 @@ def test_metadata_is_read_behind_relays_alone() -> None:
         ("dns:host:1", False),
         ("unix:" + "x" * 248, True),
         ("unix:" + "x" * 249, False),
+        ("unix:a b", False),
+        ("ipv4:", False),
+        ("ipv4:ann:1", False),
+        ("ipv4:10.0.0.1:9 via ipv4:10.0.0.2:1", False),
+        ("ipv4:10.0.0.1:9\u2028", False),
     ],
 )
 def test_peer_has_a_form(text: str, *, counts: bool) -> None:

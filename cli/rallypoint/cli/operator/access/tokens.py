@@ -25,6 +25,7 @@ class Role(Enum):
     AGENT = "agent"
     OPERATOR = "operator"
     VIEWER = "viewer"
+    RELAY = "relay"
 
 
 def draw_token() -> str:
@@ -47,6 +48,9 @@ def to_entry(
     Raises:
         CommandFailed: a name or a pattern is of no use.
     """
+    if role is Role.RELAY and jobs:
+        text = "--job is not for relays: each agent that a relay carries has its own token"
+        raise CommandFailed(text, EXIT_USAGE)
     if not 0 < len(name) <= NAME_CHARS_MAX or not all(map(str.isprintable, (name, *jobs))):
         text = f"--name and --job are printable; a name has 1 to {NAME_CHARS_MAX} characters"
         raise CommandFailed(text, EXIT_USAGE)

@@ -84,6 +84,7 @@ class Limit(Enum):
     STREAMS_PER_HOST = "streams from one host"
     STREAMS_PER_RELAY = "agents of one relay"
     JOBS_PER_HOST = "jobs from one host"
+    JOBS_PER_TOKEN = "jobs with one token"
     SESSIONS_PER_HOST = "new sessions a minute from one host"
     FAILED_ATTEMPTS_PER_HOST = "failed attempts a minute to authenticate from one host"
 

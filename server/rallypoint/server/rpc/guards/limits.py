@@ -31,6 +31,9 @@ SESSIONS_PER_MINUTE_MAX = NODES_PER_JOB_MAX
 takes at most a tenth of the coordinator's time."""
 JOBS_PER_HOST_MAX = JOBS_MAX * 3 // 4
 """Jobs in which agents of a host take part. The rest of the coordinator's jobs is for others."""
+JOBS_PER_TOKEN_MAX = JOBS_PER_HOST_MAX
+"""The same for agents with one token that is bound to jobs, from whatever hosts. One that is good
+for all jobs is the site's own."""
 WATCHERS_PER_JOB_MAX = 256
 """Watchers of one job. Each may hold one encoded answer."""
 WATCHERS_PER_HOST_MAX = 64

@@ -7,9 +7,10 @@ New sessions have a token bucket per host: it holds `SESSIONS_AT_ONCE_MAX`, and 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -29,7 +30,10 @@ RETRY_S = 5.0
 HOSTS_SHOWN_MAX = 4_096
 PEER_CHARS_MAX = 253
 """Of a peer that a relay names."""
-PEER_KINDS = ("ipv4:", "ipv6:", "unix:")
+_PEER = re.compile("(ipv4|ipv6|unix):[!-~]+")
+VIA = " via "
+"""Between a peer that a relay has named and the relay, which may say what it likes. So the two are
+a host of their own: no relay uses up what the host that it names may use by itself."""
 
 
 class LimitExceeded(Exception):
@@ -52,7 +56,10 @@ class LimitExceeded(Exception):
 class Stream(Struct):
     """An agent's stream, while it is open."""
 
-    host: str
+    hosts: tuple[str, ...]
+    """That it counts for: its own, and that of the relay that carries it."""
+    holder: str = ""
+    """Name of its token, if that is bound to jobs."""
     job_id: JobId | None = None
     """Set once its Hello was admitted."""
     has_paid: bool = False
@@ -82,6 +89,8 @@ class Peers:
         """Hosts with streams."""
         self._idle: dict[str, _Host] = {}
         """Hosts whose last stream has ended, the earliest first; at most `HOSTS_MAX`."""
+        self._holders: dict[str, Counter[JobId]] = {}
+        """The streams in each job with a token that is bound to jobs."""
         self._carried: dict[str, Counter[str]] = {}
         """The hosts of agents that relays carry, by the host of the relay."""
 
@@ -114,33 +123,40 @@ class Peers:
             relayed: for whom a relay has made it, as the call says; empty: no one.
         """
         hosts = self._carried.get(host_of(peer)) if is_peer(relayed) else None
-        return relayed if hosts and host_of(relayed) in hosts else peer
+        return name_by(peer, relayed) if hosts and host_of(relayed) in hosts else peer
 
     @contextmanager
-    def stream(self, host: str, now_s: float) -> Iterator[Stream]:
+    def stream(self, peer: str, now_s: float) -> Iterator[Stream]:
         """Count an agent's stream while the context is open.
 
         Args:
-            host: as `host_of` names it.
+            peer: of the stream; one that a relay has named counts for the relay's host, too.
             now_s: monotonic time.
 
         Raises:
-            LimitExceeded: when the host has as many streams as it may have.
+            LimitExceeded: when a host has as many streams as it may have.
         """
+        stream = Stream(tuple(dict.fromkeys((host_of(peer), connected_host(peer)))))
+        with ExitStack() as counted:
+            for host in stream.hosts:
+                counted.enter_context(self._streaming(host, now_s))
+            try:
+                yield stream
+            finally:
+                self._forget_job(stream)
+
+    @contextmanager
+    def _streaming(self, host: str, now_s: float) -> Iterator[None]:
+        """Count a stream of a host while the context is open."""
         used = self._find(host, now_s)
         if used.streams >= limits.STREAMS_PER_HOST_MAX:
             most = limits.STREAMS_PER_HOST_MAX
             self._refuse(host, Limit.STREAMS_PER_HOST, most, RETRY_S, now_s)
         used.streams += 1
-        stream = Stream(host)
         try:
-            yield stream
+            yield
         finally:
             used.streams -= 1
-            if stream.job_id is not None:
-                used.jobs[stream.job_id] -= 1
-                if not used.jobs[stream.job_id]:
-                    del used.jobs[stream.job_id]
             if not used.streams:
                 self._rest(host)
 
@@ -154,24 +170,57 @@ class Peers:
             is_new: the coordinator does not know its session.
 
         Raises:
-            LimitExceeded: when the host opens sessions too fast, or is in too many jobs.
+            LimitExceeded: when a host opens sessions too fast, or it or a token is in too many
+                jobs.
         """
-        used = self._hosts[stream.host]
         if is_new:
-            if job_id not in used.jobs and len(used.jobs) >= limits.JOBS_PER_HOST_MAX:
-                most = limits.JOBS_PER_HOST_MAX
-                self._refuse(stream.host, Limit.JOBS_PER_HOST, most, RETRY_S, now_s)
-            per_s = limits.SESSIONS_PER_MINUTE_MAX / 60
-            grown = used.tokens + (now_s - used.counted_s) * per_s
-            used.tokens, used.counted_s = min(limits.SESSIONS_AT_ONCE_MAX, grown), now_s
-            if used.tokens < 1:
-                most, limit = limits.SESSIONS_PER_MINUTE_MAX, Limit.SESSIONS_PER_HOST
-                retry_s = max(RETRY_S, (1 - used.tokens) / per_s)
-                self._refuse(stream.host, limit, most, retry_s, now_s)
-            used.tokens -= 1
+            for host in stream.hosts:
+                self._require_room(host, job_id, now_s)
+            self._require_holder(stream, job_id, now_s)
+            for host in stream.hosts:
+                self._hosts[host].tokens -= 1
             stream.has_paid = True
         stream.job_id = job_id
-        used.jobs[job_id] += 1
+        for jobs in self._jobs_of(stream):
+            jobs[job_id] += 1
+
+    def _require_room(self, host: str, job_id: JobId, now_s: float) -> None:
+        """Check that a host may open a session."""
+        used = self._hosts[host]
+        if job_id not in used.jobs and len(used.jobs) >= limits.JOBS_PER_HOST_MAX:
+            self._refuse(host, Limit.JOBS_PER_HOST, limits.JOBS_PER_HOST_MAX, RETRY_S, now_s)
+        per_s = limits.SESSIONS_PER_MINUTE_MAX / 60
+        grown = used.tokens + (now_s - used.counted_s) * per_s
+        used.tokens, used.counted_s = min(limits.SESSIONS_AT_ONCE_MAX, grown), now_s
+        if used.tokens < 1:
+            most, limit = limits.SESSIONS_PER_MINUTE_MAX, Limit.SESSIONS_PER_HOST
+            retry_s = max(RETRY_S, (1 - used.tokens) / per_s)
+            self._refuse(host, limit, most, retry_s, now_s)
+
+    def _require_holder(self, stream: Stream, job_id: JobId, now_s: float) -> None:
+        """Check that agents with a token may be in one more job."""
+        jobs = self._holders.get(stream.holder, ())
+        if job_id not in jobs and len(jobs) >= limits.JOBS_PER_TOKEN_MAX:
+            most, limit = limits.JOBS_PER_TOKEN_MAX, Limit.JOBS_PER_TOKEN
+            self._refuse(stream.hosts[-1], limit, most, RETRY_S, now_s)
+
+    def _jobs_of(self, stream: Stream) -> list[Counter[JobId]]:
+        """Return where the job of a stream counts."""
+        found = [self._hosts[host].jobs for host in stream.hosts]
+        if stream.holder:
+            found.append(self._holders.setdefault(stream.holder, Counter()))
+        return found
+
+    def _forget_job(self, stream: Stream) -> None:
+        """Note that a stream is in its job no more."""
+        if stream.job_id is None:
+            return
+        for jobs in self._jobs_of(stream):
+            jobs[stream.job_id] -= 1
+            if not jobs[stream.job_id]:
+                del jobs[stream.job_id]
+        if stream.holder and not self._holders[stream.holder]:
+            del self._holders[stream.holder]
 
     def refund(self, stream: Stream) -> None:
         """Give back what a new session has cost that was refused only for now, and will try again.
@@ -180,7 +229,8 @@ class Peers:
         """
         if stream.has_paid:
             stream.has_paid = False
-            self._hosts[stream.host].tokens += 1
+            for host in stream.hosts:
+                self._hosts[host].tokens += 1
 
     def _find(self, host: str, now_s: float) -> _Host:
         """Return what a host uses."""
@@ -204,12 +254,18 @@ class Peers:
         raise LimitExceeded(limit, value, retry_s)
 
 
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(unquote(text).strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+
+
 @lru_cache(maxsize=HOSTS_SHOWN_MAX)
 def _show_address(text: str) -> str:
     """Return an address as the name of its host."""
-    try:
-        address = ipaddress.ip_address(unquote(text).strip("[]").partition("%")[0])
-    except ValueError:
+    address = _parse_address(text)
+    if address is None:
         return text
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
@@ -219,11 +275,31 @@ def _show_address(text: str) -> str:
 
 
 def is_peer(text: str) -> bool:
-    """Return whether a text, which a relay has sent, looks like a gRPC peer."""
-    return len(text) <= PEER_CHARS_MAX and text.startswith(PEER_KINDS)
+    """Return whether a text, which a relay has sent, is a peer as gRPC names it."""
+    kind, _, rest = text.partition(":")
+    if len(text) > PEER_CHARS_MAX or not _PEER.fullmatch(text):
+        return False
+    return kind == "unix" or _parse_address(rest.rpartition(":")[0]) is not None
+
+
+def name_by(relay: str, named: str) -> str:
+    """Return a peer that a relay has named, so that everyone sees who says so; both are peers."""
+    return f"{named}{VIA}{relay}"
 
 
 def host_of(peer: str) -> str:
-    """Return the host of a gRPC peer such as ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711."""
+    """Return the host of a gRPC peer such as ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711.
+
+    A peer that a relay has named is a host of its own.
+    """
+    named, via, relay = peer.partition(VIA)
+    if via:
+        return f"{host_of(named)}{VIA}{host_of(relay)}"
     kind, _, rest = peer.partition(":")
     return _show_address(rest.rpartition(":")[0]) if kind in ("ipv4", "ipv6") else peer
+
+
+def connected_host(peer: str) -> str:
+    """Return the host that is connected: that of the relay, if one has named the peer."""
+    named, _, relay = peer.partition(VIA)
+    return host_of(relay or named)

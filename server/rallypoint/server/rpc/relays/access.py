@@ -1,8 +1,8 @@
 """Who an agent is that a relay carries.
 
 Its own token counts, as if it had come directly. Without one, the relay may vouch for it, if it has
-verified a certificate: then the agent has the rights of the relay, and no more. So a relay cannot
-give away a right that it does not have.
+verified a certificate: then the agent has the rights of an agent that the relay's certificate has.
+The token of the relay proves that this is a relay, and gives no agent anything.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import grpc
 
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.audit import Call
-from rallypoint.server.rpc.guards.access.caller import Caller
+from rallypoint.server.rpc.guards.access.caller import Caller, Role
 from rallypoint.server.rpc.guards.access.gate import Entry
 from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.peers import host_of
+from rallypoint.server.rpc.guards.peers import connected_host
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 SESSION = "/rallypoint.v1.AgentService/Session"
@@ -41,7 +41,8 @@ def let_in(
         LimitExceeded: when its host has failed too often.
     """
     gate = carrier.gate
-    entry = Entry(gate, POLICY[SESSION], Call(SESSION, opening.peer, host_of(opening.peer)))
+    call = Call(SESSION, opening.peer, connected_host(opening.peer))
+    entry = Entry(gate, POLICY[SESSION], call)
     try:
         entry.admit(_identify(entry, context, opening))
         entry.require_job(job_id)
@@ -84,6 +85,8 @@ def _identify(
 ) -> tuple[Caller, ...]:
     if opening.authorization:
         return (entry.gate.find_token(opening.authorization),)
-    if opening.is_certified:
-        return entry.gate.identify_again(context, None)
-    raise refusals.token_missing()
+    shown = entry.gate.identify_certificate(context) if opening.is_certified else ()
+    agents = tuple(caller for caller in shown if Role.AGENT in caller.roles)
+    if not agents:
+        raise refusals.token_missing()
+    return agents

@@ -28,7 +28,15 @@ from rallypoint.server.rpc.errors import ended_status, full_status, limit_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
-from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, Peers, host_of, is_peer
+from rallypoint.server.rpc.guards.peers import (
+    RETRY_S,
+    LimitExceeded,
+    Peers,
+    connected_host,
+    host_of,
+    is_peer,
+    name_by,
+)
 from rallypoint.server.rpc.relays.access import hold, let_in
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX
 from rallypoint.server.rpc.relays.room import Ends, Room
@@ -64,7 +72,7 @@ async def carry(context: Context, peers: Peers, find: Find) -> None:
     Raises:
         LimitExceeded: when the host of the relay has too many streams.
     """
-    with peers.stream(host_of(context.peer()), time.monotonic()):
+    with peers.stream(context.peer(), time.monotonic()):
         end = await Carrying(context, peers, find).run()
     if end is not None:
         await abort_with(context, end)
@@ -241,19 +249,20 @@ class Carrying:
         number, opening = arrived.stream, arrived.opening
         first = agent_pb2.SessionRequest.FromString(opening.hello)
         opening.ClearField("hello")
-        entry, peer = None, self._context.peer()
+        entry, peer, named = None, self._context.peer(), opening.peer
         if self._entry is not None:
-            opening.peer = peer = opening.peer if is_peer(opening.peer) else peer
+            opening.peer = peer = name_by(peer, named) if is_peer(named) else peer
             entry = let_in(self._entry, self._context, opening, first.hello.job_id)
         found = self._find(first)
         if isinstance(found, Status):
             return found
-        stream = held.enter_context(self._peers.stream(host_of(peer), time.monotonic()))
+        stream = held.enter_context(self._peers.stream(peer, time.monotonic()))
+        stream.holder = "" if entry is None else entry.holder
         opened = found.connections.open(first, stream, lambda: self._seats.flag(number))
         if isinstance(opened, Status):
             return opened
-        relay = host_of(self._context.peer())
-        held.enter_context(self._peers.carried(relay, host_of(peer)))
+        if entry is not None and is_peer(named):
+            held.enter_context(self._peers.carried(connected_host(peer), host_of(named)))
         seat = Seat(number, found, opened, held, entry)
         if entry is not None:
             entry.note_joined()

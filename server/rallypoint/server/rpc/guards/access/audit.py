@@ -36,7 +36,7 @@ class Call(Struct):
     peer: str
     """Of the client, also when another coordinator has forwarded the call."""
     host: str
-    """Of the peer."""
+    """That is connected: of the peer, or of the relay that has named it."""
     job_id: str = ""
     """Empty: no job, or all of them."""
 

@@ -16,6 +16,7 @@ class Role(Enum):
     OPERATOR = "operator"
     VIEWER = "viewer"
     WORKER = "worker"
+    RELAY = "relay"
 
 
 class Proof(Enum):
@@ -26,7 +27,7 @@ class Proof(Enum):
     WORKER_TOKEN = "worker token"
 
 
-EVERY_ROLE = (Role.AGENT, Role.OPERATOR, Role.VIEWER)
+EVERY_ROLE = (Role.AGENT, Role.OPERATOR, Role.VIEWER, Role.RELAY)
 """What a caller without limits has. The role of a worker belongs to a round, so only its token
 gives it."""
 

@@ -36,7 +36,7 @@ from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
-from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
+from rallypoint.server.rpc.guards.peers import LimitExceeded, connected_host
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
@@ -111,6 +111,13 @@ class Entry:
         if fits is None:
             raise refusals.job_not_allowed(self.allowed, job_id)
         self.caller = fits
+
+    @property
+    def holder(self) -> str:
+        """Return the name of the token of its caller, if that is bound to jobs."""
+        caller = self.caller
+        is_bound = caller is not None and caller.proof is Proof.TOKEN and bool(caller.jobs)
+        return caller.name if caller is not None and is_bound else ""
 
     @contextmanager
     def staying(self, context: Context) -> Iterator[None]:
@@ -226,7 +233,7 @@ class Gate:
         if row.is_open:
             yield None
             return
-        entry = Entry(self, row, Call(method, peer, host_of(peer)))
+        entry = Entry(self, row, Call(method, peer, connected_host(peer)))
         try:
             entry.admit(self._identify(entry, row, context))
             CURRENT.set(entry)
@@ -265,6 +272,10 @@ class Gate:
             raise refusals.token_missing(next(iter(certificate_names(context)), ""))
         return tuple(found)
 
+    def identify_certificate(self, context: Context) -> tuple[Caller, ...]:
+        """Return who has shown the certificate of a connection."""
+        return self._source.rules.find_certificate(certificate_names(context))
+
     def _identify(self, entry: Entry, row: Row, context: Context) -> tuple[Caller, ...]:
         """Return who makes a call.
 
@@ -292,7 +303,7 @@ class Gate:
             AccessRefused: when the token is not valid.
         """
         found = [self.find_token(shown[TOKEN_KEY])] if TOKEN_KEY in shown else []
-        return [*found, *self._source.rules.find_certificate(certificate_names(context))]
+        return [*found, *self.identify_certificate(context)]
 
     def _read_forwarded(self, entry: Entry, shown: Mapping[str, str]) -> Caller:
         shard = shown.get(SHARD_KEY, "")

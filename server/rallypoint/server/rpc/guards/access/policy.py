@@ -32,12 +32,13 @@ class Row(Struct, frozen=True):
 
 _EACH = (Role.AGENT, Role.OPERATOR, Role.VIEWER, Role.WORKER)
 _READ = Row(_EACH)
-_ABOUT_NO_JOB = Row(_EACH, has_job=False)
+_ABOUT_NO_JOB = Row((*_EACH, Role.RELAY), has_job=False)
 _CHANGE = Row((Role.OPERATOR,), is_change=True)
 _WORKER = Row((Role.WORKER,), checks_worker=True)
 _JOIN = Row((Role.AGENT,))
-_CARRY = Row((Role.AGENT,), has_job=False)
-"""The agents that a relay carries are checked one by one, each for its own job."""
+_CARRY = Row((Role.RELAY,), has_job=False)
+"""The agents that a relay carries are checked one by one, each for its own job. What the relay says
+of them is believed, so that is a right of its own."""
 _OPEN = Row((), has_job=False, is_open=True)
 CLOSED = Row((), has_job=False)
 """For a method without a row."""

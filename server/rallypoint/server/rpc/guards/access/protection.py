@@ -16,6 +16,7 @@ _ROLES: Mapping[Role, coordinator_pb2.AccessRole.ValueType] = {
     Role.OPERATOR: coordinator_pb2.ACCESS_ROLE_OPERATOR,
     Role.VIEWER: coordinator_pb2.ACCESS_ROLE_VIEWER,
     Role.WORKER: coordinator_pb2.ACCESS_ROLE_WORKER,
+    Role.RELAY: coordinator_pb2.ACCESS_ROLE_RELAY,
 }
 _PROOFS: Mapping[Proof, coordinator_pb2.CallerProof.ValueType] = {
     Proof.TOKEN: coordinator_pb2.CALLER_PROOF_ACCESS_TOKEN,

@@ -191,7 +191,9 @@ def _check(where: str, name: str, role: Role, jobs: list[str]) -> None:
     if not (0 < len(name) <= NAME_CHARS_MAX and name.isprintable()):
         raise RulesInvalid(f"{where}: the name has not 1 to {NAME_CHARS_MAX} printable characters")
     if role is Role.WORKER:
-        raise RulesInvalid(f"{where}: role is not agent, operator or viewer")
+        raise RulesInvalid(f"{where}: role is not agent, operator, viewer or relay")
+    if role is Role.RELAY and jobs:
+        raise RulesInvalid(f"{where}: a relay has no jobs: each agent that it carries has its own")
     is_plain = all(0 < len(job) <= NAME_CHARS_MAX and job.isprintable() for job in jobs)
     if len(jobs) > JOBS_MAX or not is_plain:
         raise RulesInvalid(f"{where}: jobs has over {JOBS_MAX} patterns, or one that is no word")
