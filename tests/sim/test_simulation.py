@@ -39,6 +39,7 @@ NOTICED = {
     "add again after a restart": 14,
     "add twice": 2,
     "adopt nothing": 78,
+    "answer the lost": 148,
     "answer with another generation": 0,
     "be sure too long": 36,
     "begin a watch late": 2,

@@ -124,7 +124,7 @@ class Disk:
         for host in self.world.hosts:
             if host.unreachable_until_ms > clock.now_ms and self.happens():
                 self.world.disturb_host(host)
-                host.unreachable_until_ms = clock.now_ms
+                self.world.network.release(host)
                 clock.after(slow_ms, partial(self._cut_off, host, self.rng.choice(CUT_OFF_MS)))
 
     def _cut_off(self, host: Host, for_ms: int) -> None:

@@ -19,7 +19,7 @@ from rallypoint.wire.connecting import CONNECT_S_MAX
 from sim.world.wire import Hangup
 
 if TYPE_CHECKING:
-    from sim.world.node import Agent
+    from sim.world.node import Agent, Host
     from sim.world.server import Server
     from sim.world.world import World
 
@@ -163,6 +163,16 @@ class Network:
             return False
         self.world.clock.at(until_ms, again)
         return True
+
+    def release(self, host: Host) -> None:
+        """End the partition of a host: what waits arrives at once."""
+        host.unreachable_until_ms = self.world.clock.now_ms
+        for stream in self.streams:
+            if stream.agent.host is host:
+                for _ in stream.up:
+                    self.world.clock.after(0, partial(self._deliver_up, stream))
+                for _ in stream.down:
+                    self.world.clock.after(0, partial(self._deliver_down, stream))
 
     def cut(self, stream: Stream, *, server_ms: int | None, agent_ms: int | None) -> None:
         """Break a stream; each side learns of it after so long, or (None) not at all."""
