@@ -18,7 +18,7 @@ _DENIED = f"no permission; start as the owner of the file, or {ELSEWHERE}"
 _TOO_LARGE = "a file may not grow any more; raise the limit (ulimit -f), then start again"
 _LOCKED = "another program has locked it; end that program, then start again"
 _FAILED = "the disk failed ({name}); see the kernel's log, then start again"
-_CHANGED = "another program has changed it; restore the journal from a backup"
+_CHANGED = "another program has changed it; end that program, then start again"
 _MEMORY = "SQLite has no memory left; free some, then start again"
 _NO_LOCKS = f"its file system has no locks; use a local disk: {ELSEWHERE}"
 _DAMAGED = (
@@ -145,6 +145,16 @@ def in_use(path: Path, holder: str) -> JournalInUse:
     """
     by = f"coordinator with process id {holder}" if holder else "coordinator"
     return JournalInUse(f"{path}: another {by} uses this journal; end it, or {ELSEWHERE}")
+
+
+def second_writer(path: Path, holder: str) -> JournalFailed:
+    """Return the failure to raise when another coordinator has stored a batch in between.
+
+    Args:
+        path: the database.
+        holder: its process id.
+    """
+    return _say(path, f"another coordinator writes it (process id {holder}); end one of them")
 
 
 def no_wal(path: Path) -> JournalFailed:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,10 @@ WAL_BYTES = 8 * 1_048_576
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
 _PID_BYTES = 20
+_LOCK_AT = 1 << 62
+"""Byte of the database that a coordinator locks. SQLite's are near the first GiB."""
+_FLOCK = "hhqqi4x"
+"""`struct flock` of Linux: type, whence, start, length, process id."""
 
 
 def prepare(path: Path) -> None:
@@ -76,6 +81,50 @@ def lock(path: Path) -> int:
     return fd
 
 
+def lock_database(path: Path) -> int:
+    """Lock the database itself for this process; return its descriptor.
+
+    The lock file may be deleted while its holder lives; then this lock still keeps a second
+    coordinator away. It covers bytes far behind those that SQLite locks, so who reads the journal
+    does not meet it. The lock belongs to the descriptor: close the connection before it, because
+    closing any descriptor of a file ends the locks that SQLite has there.
+
+    Raises:
+        JournalInUse: when another process has it.
+        OSError: when the system refuses.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _lock_byte(fd, _LOCK_AT)
+        _lock_byte(fd, _LOCK_AT + os.getpid())  # names the holder
+    except (BlockingIOError, PermissionError):
+        holder = _find_locked(fd, _LOCK_AT + 1) - _LOCK_AT
+        os.close(fd)
+        raise errors.in_use(path, str(holder) if holder > 0 else "") from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a sandbox's kernel may not have such locks
+            os.close(fd)
+            raise
+    return fd
+
+
+def find_other_holder(fd: int, path: Path) -> str:
+    """Return the process id in a lock file that has replaced one's own; empty: none has.
+
+    Args:
+        fd: of one's own lock file.
+        path: the database.
+    """
+    place = beside(path, "lock")
+    try:
+        if _is_at(fd, place):
+            return ""
+        holder = place.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return holder if holder.isdecimal() else ""
+
+
 def remove(files: Sequence[Path]) -> None:
     """Remove files of one folder, and the folder if it is empty then.
 
@@ -96,6 +145,21 @@ def _is_at(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:
         return False
+
+
+def _lock_byte(fd: int, place: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _pack_flock(fcntl.F_WRLCK, place, 1))
+
+
+def _find_locked(fd: int, place: int) -> int:
+    """Return the first byte from a place on that another one has locked; 0: there is none."""
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK, place, 0))
+    kind, _, start, *_ = struct.unpack(_FLOCK, found)
+    return 0 if kind == fcntl.F_UNLCK else int(start)
+
+
+def _pack_flock(kind: int, start: int, length: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
 def connect(path: Path) -> sqlite3.Connection:

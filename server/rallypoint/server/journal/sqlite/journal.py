@@ -267,11 +267,22 @@ class SqliteJournal:
     def _failing(self) -> Iterator[None]:
         """Let every later call fail as this one does."""
         try:
-            with explaining(self.path):
+            with explaining(self.path), self._naming_writer():
                 yield
         except JournalFailed as failure:
             self._failure = failure
             raise
+
+    @contextmanager
+    def _naming_writer(self) -> Iterator[None]:
+        """Name the coordinator that has written meanwhile, if its lock file tells."""
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            holder = file.find_other_holder(self._files.lock, self.path)
+            if not holder:
+                raise
+            raise errors.second_writer(self.path, holder) from error
 
     def _close(self) -> None:
         self._failure = self._failure or errors.closed(self.path)

@@ -28,6 +28,9 @@ class Files(Struct):
     connection: sqlite3.Connection
     witness: Witness
     lock: int
+    """The lock file."""
+    database: int
+    """The lock of the database."""
     meta: pages.Meta
     mark: Mark | None
     """What the witness held when it was opened; None: nothing."""
@@ -61,6 +64,7 @@ class Files(Struct):
         """
         with ExitStack() as stack:
             stack.callback(os.close, self.lock)
+            stack.callback(os.close, self.database)
             if removed:
                 stack.callback(file.remove, removed)
             stack.callback(self.witness.close)
@@ -82,6 +86,8 @@ def open_files(path: Path) -> Files:
     with ExitStack() as stack:
         lock = file.lock(path)
         stack.callback(os.close, lock)
+        database = file.lock_database(path)
+        stack.callback(os.close, database)
         connection = file.connect(path)
         stack.callback(connection.close)
         meta = pages.read_meta(connection)
@@ -105,6 +111,6 @@ def open_files(path: Path) -> Files:
             else:
                 witness.reset(Mark(meta.identity, meta.base))
                 file.sync_folder(path.parent)
-        files = Files(connection, witness, lock, meta, mark, os.stat(path))
+        files = Files(connection, witness, lock, database, meta, mark, os.stat(path))
         stack.pop_all()
         return files

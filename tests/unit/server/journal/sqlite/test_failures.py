@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
-from rallypoint.server.journal.sqlite import pages
+from rallypoint.server.journal.interface import (
+    JournalFailed,
+    JournalInUse,
+    JournalUnreadable,
+)
+from rallypoint.server.journal.sqlite import file, pages
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal.damage import NAME, load
 from support.journal.stores import large, small
@@ -91,6 +95,48 @@ async def test_file_with_two_names(tmp_path: Path) -> None:
         assert "a second name, a hard link; remove one" in refusal(path)
     other.unlink()
     assert load(tmp_path / NAME)
+
+
+async def test_journal_without_its_lock_file_is_still_in_use(tmp_path: Path) -> None:
+    """Who deletes the lock file of a coordinator that runs cannot start a second one beside it."""
+    path = tmp_path / NAME
+    await made(path)
+    journal = SqliteJournal.open(path)
+    await journal.load()
+    file.beside(path, "lock").unlink()
+
+    for _ in range(2):  # the first attempt makes a new lock file
+        with pytest.raises(JournalInUse, match=f"process id {os.getpid()} uses this journal"):
+            SqliteJournal.open(path)
+    await journal.append(small(1), 2)
+    await journal.close()
+    assert load(path) == [*small(1), *small(1)]
+
+
+async def test_second_writer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the database cannot be locked, the one that comes too late says which one to end.
+
+    The journal is whole: to restore a backup would lose what the other one has decided.
+    """
+    path = tmp_path / NAME
+    await made(path)
+    monkeypatch.setattr(file, "lock_database", lambda path: os.open(path, os.O_RDONLY))
+    first = SqliteJournal.open(path)
+    await first.load()
+    file.beside(path, "lock").unlink()
+    second = SqliteJournal.open(path)
+    await second.load()
+    await second.append(small(1), 2)
+    file.beside(path, "lock").write_text("4711")
+    with pytest.raises(JournalFailed) as caught:
+        await first.append(small(2), 3)
+    for one in (first, second):
+        await one.close()
+
+    assert str(caught.value) == (
+        f"{path}: another coordinator writes it (process id 4711); end one of them"
+    )
+    assert load(path) == [*small(1), *small(1)]
 
 
 async def test_file_of_another_program(tmp_path: Path) -> None:
