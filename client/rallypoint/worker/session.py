@@ -8,7 +8,7 @@ import threading
 import time
 
 from rallypoint.client.errors import ClientClosed, Forgotten
-from rallypoint.client.sync import Client
+from rallypoint.client.shared import borrow, give_back
 from rallypoint.v1.barrier_service_pb2 import Participant
 from rallypoint.worker.agreement import Agreement
 from rallypoint.worker.environment import Environment, read_environment
@@ -16,8 +16,6 @@ from rallypoint.worker.milestones import hand_over
 from rallypoint.worker.notices import read_notices
 from rallypoint.worker.reporting import MilestoneReports, ProgressReports
 
-OUTAGE_S = 600.0
-"""How long a call waits for a coordinator: as long as agents do that could start no workers."""
 CHECKPOINT_BARRIER = "rallypoint.should_checkpoint"
 """Name of the barrier at which the ranks agree."""
 
@@ -29,12 +27,8 @@ class Session:
         """Connect at the first call."""
         self.environment = environment
         self.job_id = environment.job_id
-        self.client = Client(
-            environment.coordinator,
-            token=environment.token,
-            epoch=environment.epoch,
-            limit_s=OUTAGE_S,
-        )
+        self._borrowed = borrow(environment.coordinator, environment.token, environment.epoch)
+        self.client = self._borrowed.client
         self.progress = ProgressReports(self.client, self.job_id)
         self.milestones = MilestoneReports(
             self.client, self.job_id, environment.rank, environment.world_size
@@ -68,7 +62,11 @@ class Session:
         """Send the last reports, and disconnect."""
         self.milestones.flush()
         self.progress.flush()
-        self.client.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """End all calls, unless a store of this process has the same connection."""
+        give_back(self._borrowed)
 
 
 _lock = threading.Lock()

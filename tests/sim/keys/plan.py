@@ -105,7 +105,7 @@ def _draw_write(
     match method:
         case Method.PUT:
             one.put.value = b"%d" % rng.randint(0, 9) if key in NUMBERS else rng.choice(VALUES)
-        case None:  # no method of its own
+        case None:  # WriteKeys alone has it
             one.append.value = rng.choice(APPENDED)
         case Method.ADD:
             one.add.amount = rng.choice(AMOUNTS)

@@ -36,7 +36,7 @@ def clean_session() -> Iterator[None]:
     yield
     session = sessions._sessions.pop(os.getpid(), None)
     if session is not None:
-        session.client.close()
+        session.disconnect()
 
 
 @pytest.fixture

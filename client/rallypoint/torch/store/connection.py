@@ -1,4 +1,4 @@
-"""One channel to the coordinator, shared by a store and its clones.
+"""One channel to the coordinator, shared by a store and its clones, or by all that torch makes.
 
 C++ may hold a store when Python does not any more, and can call only what Python still has. So
 every store lives until it is closed, or until the process ends.
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection
 
 from rallypoint.client.errors import ClientClosed
+from rallypoint.client.shared import borrow, give_back
 from rallypoint.client.sync import Client
 from rallypoint.client.values import Scope
 from rallypoint.v1.job_pb2 import JOB_VIEW_BASIC
@@ -23,7 +24,16 @@ OUTAGE_S = 300.0
 class Connection:
     """A client, and who uses it. Threads may share it."""
 
-    def __init__(self, coordinator: str, job_id: str, token: str, epoch: int, scope: Scope) -> None:
+    def __init__(
+        self,
+        coordinator: str,
+        job_id: str,
+        token: str,
+        epoch: int,
+        scope: Scope,
+        *,
+        is_shared: bool = False,
+    ) -> None:
         """Connect at the first call.
 
         Args:
@@ -32,13 +42,20 @@ class Connection:
             token: of a worker, or of the order of a round.
             epoch: of the coordinator that formed the round; 0: not known.
             scope: what the keys belong to.
+            is_shared: use the channel of all in this process that share one, such as
+                `rallypoint.worker`. Then `close` does not end calls that are under way.
         """
         self.coordinator = coordinator
         self.job_id = job_id
         self.token = token
         self.epoch = epoch
         self.scope = scope
-        self._client = Client(coordinator, token=token, epoch=epoch, limit_s=OUTAGE_S)
+        self._borrowed = borrow(coordinator, token, epoch) if is_shared else None
+        self._client = (
+            Client(coordinator, token=token, epoch=epoch, limit_s=OUTAGE_S)
+            if self._borrowed is None
+            else self._borrowed.client
+        )
         self._world_size = 0
         self._pid = os.getpid()
         self._closed = threading.Event()
@@ -48,13 +65,15 @@ class Connection:
         """The client.
 
         Raises:
-            ClientClosed: when this process was forked from the one that made it.
+            ClientClosed: when it was closed, or this process was forked from the one that made it.
         """
         if self._pid != os.getpid():
             raise ClientClosed(
                 "this process was forked from the one that made the store; "
                 "start it by spawn, and make a store in it"
             )
+        if self._closed.is_set():
+            raise ClientClosed("the client was closed")
         return self._client
 
     @property
@@ -92,8 +111,14 @@ class Connection:
 
     def close(self) -> None:
         """End all calls."""
-        self._closed.set()
-        self._client.close()
+        with _lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if self._borrowed is None:
+            self._client.close()
+        else:
+            give_back(self._borrowed)
 
 
 _lock = threading.Lock()
@@ -117,6 +142,13 @@ def leave(connection: Connection, store: object) -> None:
             del _users[connection]
     if is_last:
         connection.close()
+
+
+def leave_all(connection: Connection) -> None:
+    """Let all stores of a connection go, and close it."""
+    with _lock:
+        _users.pop(connection, None)
+    connection.close()
 
 
 def _close_all(pid: int) -> None:

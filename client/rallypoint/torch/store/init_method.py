@@ -3,11 +3,15 @@
 `rallypoint://NAME` uses other keys than `rallypoint://`. A process group that is made again in the
 same round gets fresh keys too, so it never reads the addresses of the one before: each process
 counts, and all ranks have to make the groups equally often.
+
+All groups of a round share one connection, also with `rallypoint.worker`. C++ may hold the stores
+of groups that are gone, so these go only when the process belongs to another round.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,13 +23,29 @@ import torch.distributed as dist
 from rallypoint.worker import milestones
 
 if TYPE_CHECKING:
-    from rallypoint.torch.store.store import Store
+    from rallypoint.torch.store.store import Membership, Store
 
 SCHEME = "rallypoint"
 NAME_BYTES_MAX = 80
 """Longest name; a longer one counts by its digest."""
-_made: Counter[tuple[str, str]] = Counter()
-"""Process groups of this process, by the token of the round and the name."""
+
+
+class _Round:
+    """What the process groups of this process share while it belongs to one round."""
+
+    def __init__(self, membership: Membership) -> None:
+        from rallypoint.client.values import Scope
+        from rallypoint.torch.store.connection import Connection
+
+        self.membership = membership
+        self.pid = os.getpid()
+        self.connection = Connection(*membership, Scope.ROUND, is_shared=True)
+        self.made: Counter[str] = Counter()
+        """Process groups so far, by name."""
+
+
+_lock = threading.Lock()
+_current: _Round | None = None
 
 
 def register() -> None:
@@ -46,23 +66,39 @@ def join(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
         NotAWorker: when no agent has started this process.
         ValueError: when there is no rank, or no number of ranks.
     """
-    from rallypoint.torch.store.names import encode_key
-    from rallypoint.torch.store.store import TIMEOUT, Store
+    from rallypoint.torch.store.store import TIMEOUT
 
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     rank, world_size = _number(query, "rank"), _number(query, "world_size")
-    name = encode_key(parts.netloc, NAME_BYTES_MAX) if parts.netloc else "default"
-    token = os.environ.get("RALLYPOINT_WORKER_TOKEN", "")
-    _made[token, name] += 1
-    prefix = f"init/{name}/{_made[token, name]}/"
+    store = _make_store(parts.netloc, timeout or TIMEOUT)
     try:
-        yield Store.from_environment(prefix=prefix, timeout=timeout or TIMEOUT), rank, world_size
+        yield store, rank, world_size
     finally:
         # `init_process_group` keeps this generator until it returns or fails.
         if dist.is_initialized():
             milestones.note("process_group")
     raise RuntimeError("a store of rallypoint:// serves one process group")
+
+
+def _make_store(name: str, timeout: timedelta) -> Store:
+    """Return a store with fresh keys for the next process group of this name."""
+    from rallypoint.torch.store.connection import leave_all
+    from rallypoint.torch.store.names import encode_key
+    from rallypoint.torch.store.store import Store, read_membership
+
+    global _current
+    membership = read_membership()
+    with _lock:
+        current = _current
+        if current is None or (current.membership, current.pid) != (membership, os.getpid()):
+            if current is not None:
+                leave_all(current.connection)
+            current = _current = _Round(membership)
+        name = encode_key(name, NAME_BYTES_MAX) if name else "default"
+        current.made[name] += 1
+        prefix = f"init/{name}/{current.made[name]}/"
+        return Store.over(current.connection, prefix, timeout)
 
 
 def _number(query: dict[str, list[str]], name: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch.distributed as dist
 
@@ -43,6 +43,31 @@ VARIABLES = (
     "RALLYPOINT_EPOCH",
 )
 """What a worker's environment has to say."""
+
+
+class Membership(NamedTuple):
+    """What a worker's environment says about its round."""
+
+    coordinator: str
+    job_id: str
+    token: str
+    epoch: int
+
+
+def read_membership(environ: Mapping[str, str] = os.environ) -> Membership:
+    """Return what the variables say.
+
+    Raises:
+        NotAWorker: when one is missing.
+    """
+    missing = [name for name in VARIABLES if not environ.get(name)]
+    if missing:
+        raise NotAWorker(
+            f"{missing[0]} is not set: start this script with `rallypoint agent`, or with "
+            "`torchrun --rdzv-backend=rallypoint`"
+        )
+    coordinator, job_id, token, epoch = (environ[name] for name in VARIABLES)
+    return Membership(coordinator, job_id, token, int(epoch))
 
 
 class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not annotated so
@@ -100,21 +125,9 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         Raises:
             NotAWorker: when a variable is missing.
         """
-        missing = [name for name in VARIABLES if not environ.get(name)]
-        if missing:
-            raise NotAWorker(
-                f"{missing[0]} is not set: start this script with `rallypoint agent`, or with "
-                "`torchrun --rdzv-backend=rallypoint`"
-            )
-        coordinator, job_id, token, epoch = (environ[name] for name in VARIABLES)
+        membership = read_membership(environ)
         return cls(
-            coordinator,
-            job_id,
-            token,
-            epoch=int(epoch),
-            scope=scope,
-            prefix=prefix,
-            timeout=timeout,
+            *membership[:3], epoch=membership.epoch, scope=scope, prefix=prefix, timeout=timeout
         )
 
     def __enter__(self) -> Self:
@@ -139,10 +152,15 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
     def clone(self) -> Store:
         """Return another store with the same keys and connection, and its own timeout."""
-        other = type(self).__new__(type(self))
-        super(Store, other).__init__()
-        other._open(self.connection, self.prefix, self.timeout)
-        return other
+        return self.over(self.connection, self.prefix, self.timeout)
+
+    @classmethod
+    def over(cls, connection: Connection, prefix: str, timeout: timedelta) -> Self:
+        """Return a store that shares a connection; the last of them closes it."""
+        store = cls.__new__(cls)
+        super(Store, store).__init__()
+        store._open(connection, prefix, timeout)
+        return store
 
     def __repr__(self) -> str:
         """Say whose keys these are; the token is a secret."""
