@@ -171,7 +171,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_ACCESS_TOKEN_INVALID: _RefusalReason.ValueType  # 56
     """The access token is not one of the coordinator's. Do not retry, unless its file has changed."""
     REFUSAL_REASON_ACCESS_TOKEN_EXPIRED: _RefusalReason.ValueType  # 57
-    """The access token has expired. Do not retry, unless its file has changed."""
+    """The access token has expired, or it is that of a worker whose round is over. Do not retry, unless its
+    file has changed.
+    """
     REFUSAL_REASON_ROLE_NOT_ALLOWED: _RefusalReason.ValueType  # 58
     """None of the caller's roles allows the call. Do not retry."""
     REFUSAL_REASON_JOB_NOT_ALLOWED: _RefusalReason.ValueType  # 59
@@ -327,7 +329,9 @@ client certificate with a role. Do not retry without one.
 REFUSAL_REASON_ACCESS_TOKEN_INVALID: RefusalReason.ValueType  # 56
 """The access token is not one of the coordinator's. Do not retry, unless its file has changed."""
 REFUSAL_REASON_ACCESS_TOKEN_EXPIRED: RefusalReason.ValueType  # 57
-"""The access token has expired. Do not retry, unless its file has changed."""
+"""The access token has expired, or it is that of a worker whose round is over. Do not retry, unless its
+file has changed.
+"""
 REFUSAL_REASON_ROLE_NOT_ALLOWED: RefusalReason.ValueType  # 58
 """None of the caller's roles allows the call. Do not retry."""
 REFUSAL_REASON_JOB_NOT_ALLOWED: RefusalReason.ValueType  # 59

@@ -137,6 +137,7 @@ async def _serving(
     if protected.gate is not None:
         protected.gate.worker_tokens = shard.worker_tokens
         protected.gate.knows_worker = shard.knows_worker
+        protected.gate.may_read = shard.may_read
     interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     add_services(shard.services, server)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 from msgspec import Struct
@@ -26,12 +27,14 @@ from rallypoint.server.hosting.shard import (
     share,
 )
 from rallypoint.server.journal.interface import Journal, JournalFailed
+from rallypoint.server.rpc.guards.access.caller import WorkerRound
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.router import Router
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.server.rpc.views.times import Distances
+from rallypoint.server.shards.hashing import shard_of
 from rallypoint.wire.channel import server_options
 
 log = get_logger()
@@ -193,6 +196,7 @@ async def hosting(
     port = bind(server, address, protected.listening)
     if protected.gate is not None:
         protected.gate.listens(port)
+        protected.gate.may_read = partial(_may_read, directory, host)
     await server.start()
     async with Background(failed) as background:
         background.start(forwarder.run())
@@ -204,6 +208,13 @@ async def hosting(
             await host.stop_all()
             forwarder.end()  # else these calls last as long as the grace, and end as CANCELLED
             await server.stop(STOP_GRACE_S)
+
+
+def _may_read(directory: Directory, host: Host, round: WorkerRound) -> bool:
+    """Return whether workers of a round may still read; the owner of their job knows."""
+    count = directory.shard_count
+    shard = host.find(shard_of(round.job_id, count)) if count else None
+    return shard is None or shard.may_read(round)
 
 
 async def _follow(directory: Directory, health: Health) -> None:

@@ -16,13 +16,16 @@ from msgspec import Struct
 from rallypoint.server.beginning import begin
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.rounds.claims import may_read
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.events.service import EventService
+from rallypoint.server.rpc.guards.access.caller import WorkerRound
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.guards.resume import ResumeTokens
@@ -136,6 +139,10 @@ class Shard:
         job = self.state.jobs.get(claim.job_id)
         held = "" if job is None or job.round is None else job.round.held_token
         return bool(held) and hmac.compare_digest(held.encode(), claim.token.encode())
+
+    def may_read(self, round: WorkerRound) -> bool:
+        """Return whether workers of a round may still read their job."""
+        return may_read(self.state, JobId(round.job_id), round.run, round.number)
 
     def halt(self) -> None:
         """End all streams and watches now; `run` has to be cancelled too."""

@@ -1,15 +1,21 @@
 """Who may speak for a round: a worker that holds the token of the round that runs.
 
-What belongs to a round ends with it.
+What belongs to a round ends with it. Workers may read their job for a little longer: while the next
+round forms, they may still look why theirs has ended.
 """
 
 from __future__ import annotations
 
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.state import State
+
+READABLE_ROUNDS = 2
+"""Workers of so many of the latest rounds may read their job."""
 
 
 def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
@@ -31,6 +37,18 @@ def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
     if round is None or round.header.number != claim.round or job.phase is not Phase.RUNNING:
         return _stale(RefusalKind.OLD_ROUND, job.round_number, claim.round)
     return job
+
+
+def may_read(state: State, job_id: JobId, run: int, number: int) -> bool:
+    """Return whether workers of a round may read their job.
+
+    Not once their run is over, and not when no agent takes part in it any more: their own may have
+    been shut out.
+    """
+    job = state.jobs.get(job_id)
+    if job is None or job.phase is Phase.CLOSED or job.run != run:
+        return False
+    return bool(state.sessions.get(job_id)) and number > job.round_number - READABLE_ROUNDS
 
 
 def is_round_over(job: Job, number: int) -> bool:

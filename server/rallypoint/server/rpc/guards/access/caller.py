@@ -32,6 +32,14 @@ EVERY_ROLE = (Role.AGENT, Role.OPERATOR, Role.VIEWER, Role.RELAY)
 gives it."""
 
 
+class WorkerRound(Struct, frozen=True):
+    """The round that the token of a worker belongs to."""
+
+    job_id: str
+    run: int
+    number: int
+
+
 class Caller(Struct, frozen=True):
     """Who calls. A call may have several: a worker has the certificate of its node, too."""
 
@@ -44,6 +52,8 @@ class Caller(Struct, frozen=True):
     """Patterns of the jobs that it is allowed, as of a shell; empty: all jobs."""
     expires_ms: int | None = None
     """When its token expires, as Unix time; None: never."""
+    round: WorkerRound | None = None
+    """Of a worker: what it may read ends soon after that. None: it is no worker."""
 
     def may_touch(self, job_id: str) -> bool:
         """Return whether it is allowed a job; an empty name stands for all jobs."""

@@ -23,7 +23,7 @@ from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.attempts import Attempts
 from rallypoint.server.rpc.guards.access.audit import Audit, Call
 from rallypoint.server.rpc.guards.access.auth.rules import Rules
-from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.identities import (
     KEY,
@@ -62,6 +62,13 @@ class Workers(Protocol):
 
     def __call__(self, claim: Claim) -> bool:
         """Return whether members of a round hold this token, which has an unknown signature."""
+
+
+class Readers(Protocol):
+    """Knows the rounds of jobs."""
+
+    def __call__(self, round: WorkerRound) -> bool:
+        """Return whether workers of a round may still read their job, as far as is known here."""
 
 
 class Entry:
@@ -126,15 +133,17 @@ class Entry:
         Raises:
             AccessRefused: when the caller is refused by now.
         """
-        with self.gate.streams.holding(lambda: self._check(context)):
+        is_of_worker = any(caller.round is not None for caller in self.allowed)
+        with self.gate.streams.holding(lambda: self._check(context), is_of_worker=is_of_worker):
             yield
 
     def _check(self, context: Context) -> AccessRefused | None:
         """Return why a call that was let in would be refused now; None: it would not."""
-        if self.is_forwarded:  # the coordinator that the client has called checks it
-            return None
         try:
-            self.admit(self.gate.identify_again(context, self.worker))
+            if self.is_forwarded:  # the coordinator that the client has called checks the rest
+                self.gate.require_round(self.allowed[0], self._row)
+                return None
+            self.admit(self.gate.identify_again(context, self._row, self.worker))
             if self._job_id is not None:
                 self.require_job(self._job_id)
         except AccessRefused as refused:
@@ -181,6 +190,7 @@ class Gate:
         self.worker_tokens: WorkerTokens | None = None
         """Of the journal; None: it is not open yet."""
         self.knows_worker: Workers = lambda claim: False
+        self.may_read: Readers = lambda round: True
         self._source = source
         self._handshakes = handshakes
         self._attempts = Attempts()
@@ -247,19 +257,26 @@ class Gate:
         self._note_end(entry, row, "OK")
 
     async def check_streams(self) -> None:
-        """End the streams that would be refused now, if that may have changed."""
+        """End the streams that would be refused now, if that may have changed.
+
+        Those of workers are checked each time: their rounds end.
+        """
         rules, now_ms = self._source.rules, _unix_ms()
         expired = rules.has_expired(self._checked_ms, now_ms)
         if rules is self._checked and not expired:
+            await self.streams.check(of_workers_alone=True)
             return
         await self.streams.check()
         self._checked, self._checked_ms = rules, now_ms  # else they are all checked again
 
-    def identify_again(self, context: Context, worker: Caller | None) -> tuple[Caller, ...]:
+    def identify_again(
+        self, context: Context, row: Row, worker: Caller | None
+    ) -> tuple[Caller, ...]:
         """Return who makes a call that was let in.
 
         Args:
             context: of the call.
+            row: of its method.
             worker: who its worker token has proven; None: no one.
 
         Raises:
@@ -267,10 +284,33 @@ class Gate:
         """
         found = self._find(shown_by(context), context)
         if worker is not None:
-            found.append(worker)
+            self._add_worker(found, worker, row)
         if not found:
             raise refusals.token_missing(next(iter(certificate_names(context)), ""))
         return tuple(found)
+
+    def _add_worker(self, found: list[Caller], worker: Caller, row: Row) -> None:
+        """Add a worker to the callers, or leave it out if the others are enough.
+
+        Raises:
+            AccessRefused: when its round is over, and there are no others.
+        """
+        try:
+            self.require_round(worker, row)
+        except AccessRefused:
+            if not found:
+                raise
+        else:
+            found.append(worker)
+
+    def require_round(self, caller: Caller, row: Row) -> None:
+        """Check that a worker may still read; its servicer checks everything else that it does.
+
+        Raises:
+            AccessRefused: when its round, or its run, is over.
+        """
+        if caller.round is not None and not row.checks_worker and not self.may_read(caller.round):
+            raise refusals.round_over(caller.round.number)
 
     def identify_certificate(self, context: Context) -> tuple[Caller, ...]:
         """Return who has shown the certificate of a connection."""
@@ -284,12 +324,14 @@ class Gate:
         """
         shown = shown_by(context)
         if KEY in shown:
-            return (self._read_forwarded(entry, shown),)
+            caller = self._read_forwarded(entry, shown)
+            self.require_round(caller, row)
+            return (caller,)
         found = self._find(shown, context)
         if WORKER_TOKEN_KEY in shown:
             entry.worker = self._find_worker(shown[WORKER_TOKEN_KEY], row, entry)
             if entry.worker is not None:
-                found.append(entry.worker)
+                self._add_worker(found, entry.worker, row)
             elif not found:
                 raise refusals.token_invalid("the worker token is not one of this coordinator's")
         if not found:
@@ -341,7 +383,10 @@ class Gate:
             self._attempts.require(entry.call.host, self._clock_s())
             entry.is_claim = True
         jobs = (glob.escape(claim.job_id),)
-        return Caller(f"worker of {claim.job_id}", (Role.WORKER,), Proof.WORKER_TOKEN, jobs)
+        return Caller(
+            *(f"worker of {claim.job_id}", (Role.WORKER,), Proof.WORKER_TOKEN, jobs),
+            round=WorkerRound(claim.job_id, claim.run, claim.round),
+        )
 
     def refuse(self, entry: Entry, refused: AccessRefused) -> None:
         """Note a refusal.

@@ -18,7 +18,7 @@ import grpc
 import msgspec
 from msgspec import Struct
 
-from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 KEY = "rallypoint-caller"
@@ -44,6 +44,7 @@ class _Claims(Struct, frozen=True):
     roles: tuple[Role, ...]
     proof: Proof
     jobs: tuple[str, ...]
+    round: WorkerRound | None = None
 
 
 class Identities:
@@ -72,6 +73,7 @@ class Identities:
         claims = _Claims(
             *(method, shard, self._clock_ms(), peer),
             *(caller.name, caller.roles, caller.proof, jobs),
+            caller.round,
         )
         text = base64.urlsafe_b64encode(msgspec.json.encode(claims)).decode()
         return f"{text}.{self._digest(text)}"
@@ -94,7 +96,8 @@ class Identities:
         is_for_this = (claims.method, claims.shard) == (method, shard)
         if not is_for_this or abs(self._clock_ms() - claims.at_ms) > VALID_MS:
             return None
-        return Caller(claims.name, claims.roles, claims.proof, claims.jobs), claims.peer
+        said = (claims.name, claims.roles, claims.proof, claims.jobs)
+        return Caller(*said, round=claims.round), claims.peer
 
     def _digest(self, text: str) -> str:
         return hmac.new(self._key, text.encode(), "sha256").hexdigest()

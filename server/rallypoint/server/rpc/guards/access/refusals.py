@@ -86,6 +86,17 @@ def token_expired(caller: Caller) -> AccessRefused:
     )
 
 
+def round_over(number: int) -> AccessRefused:
+    """Return the refusal of a worker whose round has been over for too long; `number` is its."""
+    text = f"the worker token of round {number} has expired: its round, or its run, is over"
+    return AccessRefused(
+        "ACCESS_TOKEN_EXPIRED",
+        pack_status(
+            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED
+        ),
+    )
+
+
 def role_not_allowed(callers: tuple[Caller, ...], needed: tuple[Role, ...]) -> AccessRefused:
     """Return the refusal of a call that needs another role; each caller has shown its own."""
     shown = " and ".join(

@@ -28,6 +28,8 @@ class _Open(Struct, eq=False):
     check: Check
     end: Callable[[AccessRefused], None]
     """Ends it."""
+    is_of_worker: bool = False
+    """Its caller is a worker, whose round may end."""
     refused: AccessRefused | None = None
     """Why it ends."""
 
@@ -40,18 +42,19 @@ class Streams:
         self._open: set[_Open] = set()
 
     @contextmanager
-    def holding(self, check: Check) -> Iterator[None]:
+    def holding(self, check: Check, *, is_of_worker: bool = False) -> Iterator[None]:
         """Hold the stream of the current task while the context is open.
 
         Args:
             check: of the stream.
+            is_of_worker: its caller is a worker, whose round may end.
 
         Raises:
             AccessRefused: when the stream may not stay.
         """
         task = asyncio.current_task()
         assert task is not None, "a call is served by a task"
-        stream = _Open(check, lambda refused: _cancel(task))
+        stream = _Open(check, lambda refused: _cancel(task), is_of_worker)
         self._open.add(stream)
         try:
             yield
@@ -73,14 +76,18 @@ class Streams:
         self._open.add(stream)
         return lambda: self._open.discard(stream)
 
-    async def check(self) -> None:
+    async def check(self, *, of_workers_alone: bool = False) -> None:
         """End the streams that may not stay.
+
+        Args:
+            of_workers_alone: no others can have lost their rights.
 
         Raises:
             ExceptionGroup: when some could not be checked; all others were.
         """
         errors = list[Exception]()
-        for count, stream in enumerate(tuple(self._open), 1):
+        streams = [one for one in self._open if one.is_of_worker or not of_workers_alone]
+        for count, stream in enumerate(streams, 1):
             if stream in self._open and stream.refused is None:
                 try:
                     stream.refused = stream.check()
