@@ -244,6 +244,11 @@ class Agent:
                 self.supervisor.arm_fence(at_ms)
             case effects.LogFence(round=number, unconfirmed_ms=unconfirmed_ms):
                 log.warning("fence_enforced", round=number, unconfirmed_ms=unconfirmed_ms)
+            case effects.LogDropped(round=number, local_rank=local_rank, what=what):
+                why = "the node no longer holds its round"
+                log.warning(
+                    "worker_news_dropped", round=number, local_rank=local_rank, what=what, why=why
+                )
             case effects.LogOutcomeAwaited(within_ms=within_ms):
                 log.warning(
                     "outcome_awaited",

@@ -152,12 +152,17 @@ class NewsIsTrue(Checker):
         )
         self.require(exit == expected, f"\n  {exit}, not\n  {expected}")
         # A signal in the instant in which an error is found comes after it; an exit is seen later.
+        # An exit is the effect of a signal that the helper had sent, an error of one asked for.
         latest_ms = at_ms if exit.has_ended else at_ms - 1
-        if process.asked_ms is not None and process.asked_ms <= latest_ms:
+        signalled_ms = process.signalled_ms if exit.has_ended else process.asked_ms
+        if signalled_ms is not None and signalled_ms <= latest_ms:
             self.require(exit.agent_signalled_first, f"pid {exit.pid} was signalled: {exit}")
-            since_ms = at_ms - process.asked_ms
+            since_ms = at_ms - signalled_ms
             is_since = (exit.signalled_before_ms or 0) >= since_ms
             self.require(is_since, f"pid {exit.pid} was signalled {since_ms} ms before: {exit}")
+        elif exit.has_ended and agent.state.drain is None:
+            is_own = not exit.agent_signalled_first
+            self.require(is_own, f"pid {exit.pid} was not signalled: {exit}")
 
     def recorded(self, server: Server, record: Record) -> None:
         if isinstance(record, RunClosed) and record.verdict is not None:

@@ -59,10 +59,18 @@ class Worker:
     is_alive: bool = True
     is_signalled: bool = False
     """The agent has signalled it, or killed it."""
+    signalled_ns: int | None = None
+    """When its helper first signalled or killed it."""
     is_blocked: bool = False
     """It survives SIGKILL for a while."""
     exit_code: int | None = None
     signum: int | None = None
+
+    def note_signal(self, at_ns: int) -> None:
+        """Note that its helper signals or kills it."""
+        self.is_signalled = True
+        if self.signalled_ns is None:
+            self.signalled_ns = at_ns
 
     @property
     def rank(self) -> int:
@@ -117,6 +125,8 @@ class Helper:
         """Workers of which the agent does not know yet whether they started."""
         self._pids: dict[int, int] = {}
         """Pids of the workers that live, as far as the agent knows."""
+        self._asked_ns: dict[int, int] = {}
+        """When the agent first asked to signal each of them."""
         self._ask_ns = 0
         self._tell_ns = 0
         self._sweeps: int | None = None
@@ -146,9 +156,16 @@ class Helper:
 
     def signal(self, signum: int, worker_ids: None = None, *, alone: bool = False) -> None:
         self._ask(lambda: self._signal(signum, alone=alone))
+        if not alone:
+            self._note_asked()
 
     def sweep(self, token: int, limit_ms: int) -> None:
         self._ask(lambda: self._sweep(token, limit_ms))
+        self._note_asked()
+
+    def _note_asked(self) -> None:
+        for worker_id in (*self._requested, *self._pids):
+            self._asked_ns.setdefault(worker_id, self.owner.loop.now_ns())
 
     def arm_fence(self, at_ms: int) -> None:
         self._ask(lambda: self._arm(at_ms))
@@ -191,6 +208,7 @@ class Helper:
                 self._requested.discard(worker_id)
             case Exited(worker_id=worker_id):
                 self._pids.pop(worker_id, None)
+                self._asked_ns.pop(worker_id, None)
         try:
             self._on_event(event)
         except Exception as error:  # noqa: BLE001  # as in the real one
@@ -219,7 +237,7 @@ class Helper:
         for worker in list(self.living):
             if alone:
                 continue  # forwarded: these workers handle it
-            worker.is_signalled = True
+            worker.note_signal(self.world.schedule.now_ns)
             world.note("signal", worker.pid, signum)
             if world.ignores_term():
                 continue
@@ -233,7 +251,7 @@ class Helper:
             self.lose()
             return
         for worker in list(self.living):
-            worker.is_signalled = True
+            worker.note_signal(self.world.schedule.now_ns)
             worker.is_blocked = worker.is_blocked or self.world.survives_kill()
             if not worker.is_blocked:
                 self.world.end(worker, None, SIGKILL)
@@ -276,14 +294,16 @@ class Helper:
         self.living.remove(worker)
         if self.is_closed:
             return
-        self._tell(Exited(worker.worker_id, worker.pid, worker.exit_code, worker.signum))
+        what = worker.worker_id, worker.pid, worker.exit_code, worker.signum
+        was_killed = worker.signalled_ns is not None and worker.signum == SIGKILL
+        self._tell(Exited(*what, self.world.schedule.now_ns, worker.signalled_ns, was_killed))
         if not self.living:
             self._cleaned()
 
     def kill_all(self) -> None:
         """Kill every worker at once."""
         for worker in list(self.living):
-            worker.is_signalled = True
+            worker.note_signal(self.world.schedule.now_ns)
             self.world.end(worker, None, SIGKILL)
 
     def lose(self) -> None:
@@ -306,7 +326,8 @@ class Helper:
 
     def _recover(self) -> None:
         for worker_id, pid in sorted(self._pids.items()):
-            self._emit(Exited(worker_id, pid, None, None))
+            now_ns, asked_ns = self.owner.loop.now_ns(), self._asked_ns.pop(worker_id, None)
+            self._emit(Exited(worker_id, pid, None, None, now_ns, asked_ns))
         self._emit(Clean(ORPHANS))
 
 

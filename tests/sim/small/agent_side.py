@@ -174,6 +174,8 @@ class AgentSide(KeySide):
                 pass  # no worker here reads notices, or handles a signal
             case agent_effects.LogFence() | agent_effects.LogOutcomeAwaited():
                 pass
+            case agent_effects.LogDropped():
+                raise AssertionError(f"{site.name} drops {effect}")
             case agent_effects.ArmFence(at_ms=at_ms):
                 self._put(number, fence_at_ms=at_ms)
             case agent_effects.SendReports():
@@ -262,8 +264,12 @@ class AgentSide(KeySide):
         workers[place] = worker._replace(is_alive=False, exit_code=code, signal=signum)
         self._put(number, workers=tuple(workers))
         self._hang_up_calls(worker.pid)
-        round, rank = worker.order.number, worker.local_rank
-        self._answer(number, agent_inputs.WorkerEnded(round, rank, code, signum, None, ""))
+        end = agent_inputs.WorkerEnded(
+            *(worker.order.number, worker.local_rank, code, signum, None, ""),
+            at_ms=self.now_ms,
+            signalled_ms=self.now_ms if worker.signalled else None,
+        )
+        self._answer(number, end)
 
     def _do_not_start(self, number: int) -> None:
         """Report that a worker could not be started, and remove it."""

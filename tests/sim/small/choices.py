@@ -125,12 +125,13 @@ def _moves_of_site(small: Small, number: int) -> Iterator[Move]:
     if site.agent is not None:
         if site.answers:
             yield Move(Kind.ANSWER, number)
-            # The report of an exit waits for the rest of standard error, so others may overtake it.
+            # The report of an exit waits for the rest of standard error, so others may overtake it,
+            # but not the end of the sweep.
             later = next(
                 (
                     place
                     for place, answer in enumerate(site.answers)
-                    if not isinstance(answer, agent_inputs.WorkerEnded)
+                    if not isinstance(answer, agent_inputs.WorkerEnded | agent_inputs.Swept)
                 ),
                 0,
             )

@@ -210,6 +210,8 @@ class Agent:
                 self.world.note("fence enforced", self.host.name)
                 self.world.disturb_host(self.host)
                 self.world.coverage.counts["event", "fence_enforced"] += 1
+            case effects.LogDropped():
+                raise AssertionError(f"{self.host.name} drops {effect}")
             case effects.LogOutcomeAwaited(within_ms=within_ms):
                 self.world.note("outcome awaited", self.host.name, within_ms)
             case effects.ReservePort():

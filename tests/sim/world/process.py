@@ -48,10 +48,17 @@ class Process:
     """When its agent learned of its start."""
     asked_ms: int | None = None
     """When its agent first asked to signal it."""
+    signalled_ms: int | None = None
+    """When the helper first signalled or killed it."""
     ended_ms: int = 0
     """When it ended; 0 while it lives."""
     told_ms: int | None = None
     """When its agent learned of its end."""
+
+    def note_signal(self, at_ms: int) -> None:
+        """Note that the helper signals or kills it, if that is the first time."""
+        if self.signalled_ms is None:
+            self.signalled_ms = at_ms
 
     @property
     def rank(self) -> int:
@@ -65,8 +72,10 @@ class Process:
             return self.exit_code == 0
         held = self.agent.state.held
         is_held = held is not None and held.order is self.order
-        signalled_ms = held.signalled_ms if held is not None and is_held else None
-        return signalled_ms is None or self.ended_ms < signalled_ms
+        if held is None or not is_held or held.signalled_ms is None:
+            return True
+        times_ms = [one for one in (self.signalled_ms, held.drained_ms) if one is not None]
+        return self.ended_ms < min(times_ms, default=self.ended_ms + 1)
 
 
 @dataclass(slots=True, eq=False)

@@ -63,6 +63,10 @@ class Workers:
         self._ask_clear_ms = 0
         self._tell_clear_ms = 0
         self._open_sweep = 0
+        self._untold = 0
+        """Exits of which the agent has no report yet: that takes a moment."""
+        self._is_swept = False
+        """Nothing is left of what the open sweep kills; `Swept` follows the last report."""
         self._asked_ms: dict[int, int] = {}
         """When the agent first asked to signal the workers of a round, by its number."""
         self._fence: Timer | None = None
@@ -87,7 +91,7 @@ class Workers:
 
     def sweep(self, token: int) -> None:
         """Kill everything that the workers started."""
-        self._open_sweep = token
+        self._open_sweep, self._is_swept = token, False
         self._note_signal()
         if self._has_helper():
             self._ask(partial(self._sweep, token))
@@ -113,6 +117,7 @@ class Workers:
 
     def _fell(self) -> None:
         for process in list(self.living):
+            process.note_signal(self.world.clock.now_ms)
             self._kill(process)
 
     def _has_helper(self) -> bool:
@@ -142,7 +147,9 @@ class Workers:
         self.agent.post(inputs.WorkerStarted(number, rank, process.pid))
 
     def _tell_record(self, process: Process, record: LastWords) -> None:
-        """Let the agent find the error that a worker has recorded."""
+        """Let the agent find the error that a worker has recorded, unless that has ended."""
+        if not process.is_alive:
+            return
         now_ms, error = self.world.clock.now_ms, record.error
         assert error is not None
         error = replace(error, before_exit_ms=now_ms - process.recorded_ms)
@@ -189,13 +196,16 @@ class Workers:
                 signal=process.signal,
                 error=left.error,
                 stderr_tail=left.stderr_tail,
-                ago_ms=process.told_ms - process.ended_ms,
+                at_ms=process.ended_ms,
                 oom_killed=left.oom_killed,
                 failed_ms=left.failed_ms,
                 error_file=left.error_file,
                 stderr_file=left.stderr_file,
+                signalled_ms=process.signalled_ms,
             )
         )
+        self._untold -= 1
+        self._tell_swept()
 
     # --- what the helper does ---
 
@@ -244,6 +254,7 @@ class Workers:
         world, faults = self.world, self.world.faults
         for process in list(self.living):
             world.safety.signalled(process)
+            process.note_signal(world.clock.now_ms)
             process.signalled = True
             if signum == SIGUSR1:  # the node drains: some finish soon, some never
                 if world.rng.random() < 0.7:
@@ -260,6 +271,7 @@ class Workers:
         world = self.world
         for process in list(self.living):
             world.safety.signalled(process)
+            process.note_signal(world.clock.now_ms)
             process.signalled = True
             self._kill(process)
         if not self.living:
@@ -288,8 +300,17 @@ class Workers:
             self._swept(token)
 
     def _swept(self, token: int) -> None:
-        self._open_sweep = 0
-        self._answer(inputs.Swept(token))
+        if self._open_sweep == token:
+            self._tell(self._note_clean)
+
+    def _note_clean(self) -> None:
+        self._is_swept = bool(self._open_sweep)
+        self._tell_swept()
+
+    def _tell_swept(self) -> None:
+        if self._is_swept and not self._untold:
+            token, self._open_sweep, self._is_swept = self._open_sweep, 0, False
+            self.agent.post(inputs.Swept(token))
 
     def _tell_blocked(self, token: int) -> None:
         if self.living and self._open_sweep == token and not self.agent.is_gone:
@@ -314,6 +335,7 @@ class Workers:
         world = self.world
         world.note("exit", process.host.name, process.pid, exit_code, signum, process.left)
         if not self.agent.is_gone:
+            self._untold += 1
             self._tell(partial(self._tell_end, process), world.rng.randint(0, EXIT_MS_MAX))
         if exit_code != 0 or process.signalled:
             world.break_group(process)
@@ -328,12 +350,13 @@ class Workers:
         if not self._has_helper():
             return
         self.down_until_ms = self.world.clock.now_ms + REPLACED_MS
+        for process in self.living:
+            if process.asked_ms is not None:  # all that is known without its helper
+                process.note_signal(process.asked_ms)
         self.kill_all()
         self.world.clock.at(self.down_until_ms, partial(self.agent.take, self._replaced))
 
     def _replaced(self) -> None:
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
-        if self._open_sweep:
-            token, self._open_sweep = self._open_sweep, 0
-            self.agent.post(inputs.Swept(token))
+        self._note_clean()

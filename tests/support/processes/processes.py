@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.helper.events import HostEvent, Spawned, SpawnRequest, Swept
+from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnRequest, Swept
 from rallypoint.agent.helper.host import WorkerHost
 
 DEADLINE_S = 30
@@ -40,6 +40,11 @@ STUBBORN_TREE = textwrap.dedent("""
 """)
 
 
+def exited(worker_id: int, pid: int, exit_code: int | None, signum: int | None) -> Exited:
+    """Return an exit without its times, as `Conversation.next` returns it."""
+    return Exited(worker_id, pid, exit_code, signum, at_ns=0)
+
+
 class Conversation:
     """A host with its events, in order; every wait has a deadline."""
 
@@ -49,7 +54,17 @@ class Conversation:
         host.attach(self.events.put_nowait)
 
     async def next(self, deadline_s: float = DEADLINE_S, *, with_swept: bool = False) -> HostEvent:
-        """Return the next event; leftovers of other test runs on this machine are skipped."""
+        """Return the next event, an exit without its times.
+
+        Leftovers of other test runs on this machine are skipped.
+        """
+        event = await self.next_dated(deadline_s, with_swept=with_swept)
+        return exited(*event[:4]) if isinstance(event, Exited) else event
+
+    async def next_dated(
+        self, deadline_s: float = DEADLINE_S, *, with_swept: bool = False
+    ) -> HostEvent:
+        """Return the next event with all that it tells."""
         async with asyncio.timeout(deadline_s):
             while isinstance(event := await self.events.get(), Swept) and not with_swept:
                 pass

@@ -53,6 +53,15 @@ class LogFence(Struct, frozen=True):
     unconfirmed_ms: int
 
 
+class LogDropped(Struct, frozen=True):
+    """Log that word of a worker is dropped, because the node does not hold its round."""
+
+    round: int
+    local_rank: int
+    what: str
+    """What became of the worker."""
+
+
 class LogOutcomeAwaited(Struct, frozen=True):
     """Log that all workers exited with 0 and only a coordinator's confirmation is missing."""
 
@@ -84,6 +93,7 @@ Effect = (
     | Sweep
     | ArmFence
     | LogFence
+    | LogDropped
     | LogOutcomeAwaited
     | ReservePort
     | SendReports

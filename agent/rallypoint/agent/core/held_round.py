@@ -183,7 +183,9 @@ class HeldRound(Struct, frozen=True):
     kill_ms: int | None = None
     """When the shutdown timeout ends; set while STOPPING."""
     signalled_ms: int | None = None
-    """When the workers were first signalled to stop or to drain; None before that."""
+    """When the agent first wanted to signal the workers, or drained; None before that."""
+    drained_ms: int | None = None
+    """When the drain of the node began: ends from then on are its effects, without a signal too."""
     start_failure: str | None = None
     """Why a worker could not be started; None when all could be."""
 
@@ -235,8 +237,12 @@ class HeldRound(Struct, frozen=True):
         return self._changed(workers=workers)
 
     def signalled(self, now_ms: int) -> HeldRound:
-        """Note that the workers are signalled now, unless they were before."""
+        """Note that the workers are to be signalled now, unless they were before."""
         return self if self.signalled_ms is not None else self._changed(signalled_ms=now_ms)
+
+    def drained(self, now_ms: int) -> HeldRound:
+        """Note that the drain of the node begins now."""
+        return self.signalled(now_ms)._changed(drained_ms=now_ms)
 
     def without_failure(self) -> HeldRound:
         """Return the round as it is once no failure is left in it, else unchanged."""
@@ -263,4 +269,5 @@ class _Changes(TypedDict, total=False):
     stage: Stage
     kill_ms: int | None
     signalled_ms: int
+    drained_ms: int
     start_failure: str

@@ -96,8 +96,8 @@ class WorkerRecorded(Struct, frozen=True):
     error: ErrorRecord
     """With its age when it was found."""
     stderr_tail: str
-    ago_ms: int = 0
-    """How long ago it was found."""
+    at_ms: int | None = None
+    """When it was found, by the agent's clock; None: now."""
     failed_ms: int | None = None
     """When it was recorded: Unix time, for people to read."""
     error_file: str = ""
@@ -114,8 +114,8 @@ class WorkerEnded(Struct, frozen=True):
     signal: int | None
     error: ErrorRecord | None
     stderr_tail: str
-    ago_ms: int = 0
-    """How long ago the end was seen; reading the rest of the output takes a moment."""
+    at_ms: int | None = None
+    """When it ended, by the agent's clock; None: now. The report may come later."""
     oom_killed: bool = False
     """The kernel's OOM killer ended the process."""
     failed_ms: int | None = None
@@ -124,6 +124,8 @@ class WorkerEnded(Struct, frozen=True):
     """Its error file; empty when it wrote none."""
     stderr_file: str = ""
     """File with its standard error; empty when there is none."""
+    signalled_ms: int | None = None
+    """When it was first signalled to stop or to drain, by the agent's clock; None: it was not."""
 
 
 class Swept(Struct, frozen=True):

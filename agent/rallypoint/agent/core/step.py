@@ -159,15 +159,20 @@ def _enforce_fence(work: Work) -> None:
 # --- The node's processes -----------------------------------------------------------------------
 
 
-def _held_worker(work: Work, round: int, local_rank: int) -> tuple[HeldRound, LocalWorker] | None:
+_Word = inputs.WorkerStarted | inputs.WorkerNotStarted | inputs.WorkerRecorded | inputs.WorkerEnded
+
+
+def _held_worker(work: Work, word: _Word, what: str) -> tuple[HeldRound, LocalWorker] | None:
+    """Return the held round and the worker that the word is of, or log that it is dropped."""
     held = work.state.held
-    if held is None or held.number != round:
+    if held is None or held.number != word.round:
+        work.do(effects.LogDropped(word.round, word.local_rank, what))
         return None
-    return held, held.workers[local_rank]
+    return held, held.workers[word.local_rank]
 
 
 def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
-    match = _held_worker(work, started.round, started.local_rank)
+    match = _held_worker(work, started, "started")
     if match is None:
         return
     held, worker = match
@@ -180,7 +185,7 @@ def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
 
 
 def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None:
-    match = _held_worker(work, refused.round, refused.local_rank)
+    match = _held_worker(work, refused, f"not started: {refused.text}")
     if match is None:
         return
     held, worker = match
@@ -194,11 +199,11 @@ def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None
 
 def _on_worker_recorded(work: Work, recorded: inputs.WorkerRecorded) -> None:
     """Count a worker as failed although it still runs, unless a signal of ours came first."""
-    match = _held_worker(work, recorded.round, recorded.local_rank)
+    match = _held_worker(work, recorded, f"recorded an error: {recorded.error.message}")
     if match is None or match[1].outcome is not None:
         return
     held, worker = match
-    exit = _local_exit(recorded, work.now_ms - recorded.ago_ms, held.signalled_ms)
+    exit = _local_exit(work, recorded, held.signalled_ms)
     if not exit.is_failure:
         return
     worker = worker.failed(exit)
@@ -210,11 +215,11 @@ def _on_worker_recorded(work: Work, recorded: inputs.WorkerRecorded) -> None:
 
 
 def _on_worker_ended(work: Work, ended: inputs.WorkerEnded) -> None:
-    match = _held_worker(work, ended.round, ended.local_rank)
+    match = _held_worker(work, ended, _describe_end(ended))
     if match is None or match[1].exit is not None:
         return
     held, worker = match
-    worker = worker.ended(_local_exit(ended, work.now_ms - ended.ago_ms, held.signalled_ms))
+    worker = worker.ended(_local_exit(work, ended, _find_signal_ms(held, ended)))
     held = held.with_worker(worker)
     work.report(ExitedReport(held.number, worker))
     if not held.is_stopping and work.state.drain is None:
@@ -237,10 +242,25 @@ def _withdraw_failure(work: Work, held: HeldRound) -> HeldRound:
     return held
 
 
+def _find_signal_ms(held: HeldRound, ended: inputs.WorkerEnded) -> int | None:
+    """Return when the worker was first signalled, or drained; None: it was neither."""
+    if held.signalled_ms is None:  # the fence of the helper alone: peers have to learn of a failure
+        return None
+    times_ms = (ended.signalled_ms, held.drained_ms)
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+
+def _describe_end(ended: inputs.WorkerEnded) -> str:
+    code, signum = ended.exit_code, ended.signal
+    return f"exit code {code}" if signum is None else f"signal {signum}"
+
+
 def _local_exit(
-    ended: inputs.WorkerEnded | inputs.WorkerRecorded, at_ms: int, signalled_ms: int | None
+    work: Work, ended: inputs.WorkerEnded | inputs.WorkerRecorded, signalled_ms: int | None
 ) -> LocalExit:
-    # An exit counts as first even if the agent was still reading the last output at the stop.
+    # Times decide what came first, not the order of inputs: the agent may have stood still, or may
+    # still have read the last output at the stop.
+    at_ms = work.now_ms if ended.at_ms is None else ended.at_ms
     is_first = signalled_ms is None or at_ms < signalled_ms
     exit_code, signum, oom_killed = None, None, False
     if isinstance(ended, inputs.WorkerEnded):

@@ -56,6 +56,8 @@ class ForeignWorkers:
         """The sweep that waits for the launcher; 0: none."""
         self._blocked: asyncio.TimerHandle | None = None
         self._pids: tuple[int, ...] = ()
+        self._asked_ms: int | None = None
+        """When the launcher was asked to stop the round, by the agent's clock; None: it was not."""
         self._ended: Ended | None = None
 
     def attach(self, agent: Agent, tasks: asyncio.TaskGroup) -> ForeignWorkers:
@@ -100,6 +102,7 @@ class ForeignWorkers:
                 return self._ended
             order = self._taken = self._order
             self._order, self._stop_reason, self._pids = None, None, ()
+            self._asked_ms = None
         self._post(lambda agent: self._log_began(agent, order))
         return order
 
@@ -171,8 +174,11 @@ class ForeignWorkers:
             oom_killed: the kernel's OOM killer ended it.
         """
         taken, now_ms = self._taken, time.time_ns() // 1_000_000
+        ended_ms = time.monotonic_ns() // 1_000_000
         if taken is None:
             return
+        with self._changed:
+            asked_ms = self._asked_ms
         self._post_input(
             inputs.WorkerEnded(
                 taken.number,
@@ -181,9 +187,11 @@ class ForeignWorkers:
                 signum,
                 error,
                 "",
+                ended_ms,
                 oom_killed=oom_killed,
                 failed_ms=now_ms,
                 error_file=error_file,
+                signalled_ms=asked_ms,
             )
         )
 
@@ -201,15 +209,15 @@ class ForeignWorkers:
 
     def _report_stopped(self, agent: Agent, taken: RunOrder, why: str) -> None:
         agent.post(inputs.RoundGivenUp(taken.number, why))
-        held = agent.state.held
+        held, now_ms = agent.state.held, agent.now_ms()
         if held is not None and held.number == taken.number:
             for worker in held.workers:
                 if worker.exit is None:
-                    agent.post(
-                        inputs.WorkerEnded(
-                            taken.number, worker.local_rank, None, signal.SIGTERM, None, ""
-                        )
+                    end = inputs.WorkerEnded(
+                        *(taken.number, worker.local_rank, None, signal.SIGTERM, None, "", now_ms),
+                        signalled_ms=now_ms,  # the launcher has stopped it
                     )
+                    agent.post(end)
         self._finish_sweep(agent)
 
     def _post(self, call: Callable[[Agent], None]) -> None:
@@ -251,7 +259,7 @@ class ForeignWorkers:
         with self._changed:
             order, self._order = self._order, None
             if self._taken is not None:
-                self._stop_reason = self._stop_reason or reason
+                self._ask_to_stop(reason)
             self._changed.notify_all()
         if order is not None:
             for local_rank in range(order.assignment.local_world_size):
@@ -274,12 +282,16 @@ class ForeignWorkers:
         with self._changed:
             is_taken = self._taken is not None
             if is_taken:  # no signal came before if all workers had ended
-                self._stop_reason = self._stop_reason or _find_reason(agent)
+                self._ask_to_stop(_find_reason(agent))
                 self._changed.notify_all()
         if not is_taken:
             self._finish_sweep(agent)
         else:
             self._blocked = loop.call_later(SWEEP_LIMIT_MS / 1000, self._report_blocked, token)
+
+    def _ask_to_stop(self, reason: str) -> None:
+        if self._stop_reason is None:
+            self._stop_reason, self._asked_ms = reason, time.monotonic_ns() // 1_000_000
 
     def _report_blocked(self, token: int) -> None:
         if token == self._sweep_token and self._agent is not None:

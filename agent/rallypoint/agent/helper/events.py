@@ -75,13 +75,16 @@ class Exited(NamedTuple):
     """The worker's process has ended; others of its group may still live.
 
     At most one of exit_code and signal is set; neither, when the helper died and its status was
-    lost.
+    lost. Times are of CLOCK_MONOTONIC, and true however late the event is handled.
     """
 
     worker_id: int
     pid: int
     exit_code: int | None  # 0..255
     signal: int | None  # the signal that killed it
+    at_ns: int  # when it ended: when the helper reaped it
+    signalled_ns: int | None = None  # the first signal to all, sweep or fence before; None: none
+    was_killed: bool = False  # by a signal to all, a sweep or the fence: a SIGKILL may be ours
 
 
 class Clean(NamedTuple):
@@ -123,8 +126,16 @@ def parse_event(message: dict[str, Any]) -> HostEvent:
             return Spawned(worker_id, pid)
         case {"type": "spawn_failed", "id": worker_id, "errno": code, "message": text}:
             return SpawnFailed(worker_id, code, text)
-        case {"type": "exited", "id": worker_id, "pid": pid, "status": status}:
-            return parse_exit(worker_id, pid, status)
+        case {
+            "type": "exited",
+            "id": worker_id,
+            "pid": pid,
+            "status": status,
+            "at_ns": at_ns,
+            "signalled_ns": signalled_ns,
+            "killed": killed,
+        }:
+            return parse_exit(worker_id, pid, status, at_ns, signalled_ns, was_killed=killed)
         case {"type": "clean", "token": token}:
             return Clean(token)
         case {"type": "blocked", "token": token, "pids": pids}:
@@ -135,9 +146,17 @@ def parse_event(message: dict[str, Any]) -> HostEvent:
             raise ValueError(f"the helper sent {message!r}")
 
 
-def parse_exit(worker_id: int, pid: int, status: int | None) -> Exited:
+def parse_exit(
+    worker_id: int,
+    pid: int,
+    status: int | None,
+    at_ns: int,
+    signalled_ns: int | None,
+    *,
+    was_killed: bool,
+) -> Exited:
     """Return the exit that a raw wait status describes; None: the status was lost."""
-    if status is None:
-        return Exited(worker_id, pid, None, None)
-    code = os.waitstatus_to_exitcode(status)
-    return Exited(worker_id, pid, code, None) if code >= 0 else Exited(worker_id, pid, None, -code)
+    code = None if status is None else os.waitstatus_to_exitcode(status)
+    signum = None if code is None or code >= 0 else -code
+    code = code if signum is None else None
+    return Exited(worker_id, pid, code, signum, at_ns, signalled_ns, was_killed)

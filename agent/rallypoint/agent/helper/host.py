@@ -22,6 +22,7 @@ import asyncio
 import errno
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -107,6 +108,7 @@ class WorkerHost:
         self._on_event: Callable[[HostEvent], None] | None = None
         self._requested: set[int] = set()  # worker ids with neither Spawned nor SpawnFailed yet
         self._pids: dict[int, int] = {}  # worker id -> pid, without Exited yet
+        self._asked_ns: dict[int, int] = {}  # worker id -> first request to signal all, or to sweep
         self._is_closed = False
         self._is_blocked_reported = False
         self._recovery: asyncio.Future[Orphans] | None = None
@@ -206,6 +208,8 @@ class WorkerHost:
         ids = None if worker_ids is None else sorted(worker_ids)
         frame = {"type": "signal", "ids": ids, "signal": int(signum), "alone": alone}
         self._send(encode(frame))
+        if ids is None and not alone:
+            self._note_asked()
 
     def sweep(self, token: int, limit_ms: int) -> None:
         """KILL the workers and all that they started; Clean(token) answers, maybe after Blocked.
@@ -220,6 +224,7 @@ class WorkerHost:
         if token <= ORPHANS:
             raise ValueError("a sweep's token must be positive")
         self._send(encode({"type": "sweep", "token": token, "limit_ms": limit_ms}))
+        self._note_asked()
 
     def arm_fence(self, at_ms: int | None) -> None:
         """Let the helper KILL everything at this time, unless a later call moves it first.
@@ -248,6 +253,12 @@ class WorkerHost:
         if self._loop is None and not self._is_closed:
             self._hang_up()
             self._end_helper(LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+
+    def _note_asked(self) -> None:
+        """Note when the workers were to be signalled: a helper that dies cannot tell it."""
+        now_ns = time.monotonic_ns()
+        for worker_id in (*self._requested, *self._pids):
+            self._asked_ns.setdefault(worker_id, now_ns)
 
     # --- the socket ---
 
@@ -307,8 +318,10 @@ class WorkerHost:
                 self._pids[worker_id] = pid
             case SpawnFailed(worker_id):
                 self._requested.discard(worker_id)
+                self._asked_ns.pop(worker_id, None)
             case Exited(worker_id):
                 self._pids.pop(worker_id, None)
+                self._asked_ns.pop(worker_id, None)
 
     def _emit(self, event: HostEvent) -> None:
         if self._on_event is None or self._loop is None:
@@ -356,7 +369,7 @@ class WorkerHost:
         for worker_id, pid in sorted(self._pids.items()):
             if pid not in orphans.survivors:
                 del self._pids[worker_id]
-                self._emit(parse_exit(worker_id, pid, orphans.statuses.get(pid)))
+                self._emit(self._orphan_exit(worker_id, pid, orphans.statuses.get(pid)))
         if not orphans.survivors:
             self._emit(Clean(ORPHANS))
             return
@@ -365,6 +378,10 @@ class WorkerHost:
             self._emit(Blocked(ORPHANS, orphans.survivors))
         if self._on_event is not None:
             self._recover()
+
+    def _orphan_exit(self, worker_id: int, pid: int, status: int | None) -> Exited:
+        asked_ns = self._asked_ns.pop(worker_id, None)
+        return parse_exit(worker_id, pid, status, time.monotonic_ns(), asked_ns, was_killed=False)
 
     def _end_helper(self, patience_ms: int) -> Orphans:
         """Wait for the helper, kill it if needed, then its orphans. Blocks: run it in a thread."""

@@ -10,6 +10,9 @@ Rules:
     waitpid proves that no descendant is left; a scan of /proc only finds processes to kill.
   * Each spawn gets one answer, spawned or spawn_failed; each spawned is followed by one exited.
     clean follows the exited of all workers.
+  * The helper dates exits and signals by CLOCK_MONOTONIC, which the agent shares, because the agent
+    may stand still. Deaths are reaped before a signal is sent: an exit without the time of a signal
+    is not the effect of one.
   * When the socket closes or the agent's process ends (a fork of it may hold the socket), the agent
     is gone: the helper kills every descendant, then ends.
 
@@ -23,7 +26,9 @@ Frames (see frames.py) from the agent:
     fence   {at_ms}                     the same at this time of CLOCK_MONOTONIC, unless a later
                                         frame has moved it: a dead man's switch
 and to the agent:
-    spawned {id, pid}    spawn_failed {id, errno, message}    exited {id, pid, status}
+    spawned {id, pid}    spawn_failed {id, errno, message}
+    exited {id, pid, status, at_ns,    when it was reaped; when a signal to all, a sweep or the
+            signalled_ns, killed}      fence first hit it (null: never); whether one was SIGKILL
     clean {token}        blocked {token, pids}                swept {pids}
 
 Standard library only, and no module that costs memory: no asyncio, subprocess, dataclasses, typing.
@@ -83,17 +88,27 @@ class Worker:
         pid: the child, which is also its process group and session.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
         waiting: signals that arrived before exec, when the child could still lose them, each with
-            whether it is for the child alone.
+            whether it is for the child alone, and whether it ends the round of the child.
+        signalled_ns: monotonic time of the first signal that ends its round; None: none yet.
+        was_killed: such a signal was SIGKILL.
     """
 
-    __slots__ = ("exec_fd", "pid", "waiting", "worker_id")
+    __slots__ = ("exec_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
 
     def __init__(self, worker_id: int, pid: int, exec_fd: int) -> None:
         """Take a child that was just forked."""
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
-        self.waiting: list[tuple[int, bool]] = []
+        self.waiting: list[tuple[int, bool, bool]] = []
+        self.signalled_ns: int | None = None
+        self.was_killed = False
+
+    def note_signal(self, signum: int) -> None:
+        """Note that a signal that ends its round is sent now."""
+        if self.signalled_ns is None:
+            self.signalled_ns = time.monotonic_ns()
+        self.was_killed = self.was_killed or signum == signal.SIGKILL
 
 
 class Helper:
@@ -193,10 +208,12 @@ class Helper:
                     for fd in fds:
                         os.close(fd)
             case "signal":
-                ids = message["ids"]
+                self._reap()  # spawns before this request may have taken a while
+                ids, is_alone = message["ids"], message["alone"]
                 wanted = [*self._workers, *self._leaderless] if ids is None else ids
+                ends_round = ids is None and not is_alone
                 for worker_id in wanted:
-                    self._signal(worker_id, message["signal"], message["alone"])
+                    self._signal(worker_id, message["signal"], is_alone, ends_round)
             case "sweep":
                 if len(self._sweeps) >= MAX_SWEEPS:
                     raise ProtocolError("too many sweeps")
@@ -258,23 +275,27 @@ class Helper:
         worker.exec_fd = -1
         if not report:
             self._control.send("spawned", id=worker.worker_id, pid=worker.pid)
-            for signum, is_alone in worker.waiting:
+            for signum, is_alone, ends_round in worker.waiting:
+                if ends_round:
+                    worker.note_signal(signum)
                 _signal_own(worker.pid, signum, is_alone=is_alone)
             return
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
         del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped like an orphan
 
-    def _signal(self, worker_id: int, signum: int, is_alone: bool) -> None:
+    def _signal(self, worker_id: int, signum: int, is_alone: bool, ends_round: bool) -> None:
         worker = self._workers.get(worker_id)
         if worker is None:
             group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
                 del self._leaderless[worker_id]  # empty: another group may get its number
         elif worker.exec_fd == -1 or signum == signal.SIGKILL:
+            if ends_round:
+                worker.note_signal(signum)
             _signal_own(worker.pid, signum, is_alone=is_alone)
-        elif (signum, is_alone) not in worker.waiting:
-            worker.waiting.append((signum, is_alone))
+        elif (signum, is_alone, ends_round) not in worker.waiting:
+            worker.waiting.append((signum, is_alone, ends_round))
 
     def _reap(self) -> None:
         while True:
@@ -292,7 +313,15 @@ class Helper:
                 self._finish_start(worker)
             if self._by_pid.pop(pid, None) and worker:
                 del self._workers[worker.worker_id]
-                self._control.send("exited", id=worker.worker_id, pid=pid, status=status)
+                self._control.send(
+                    "exited",
+                    id=worker.worker_id,
+                    pid=pid,
+                    status=status,
+                    at_ns=time.monotonic_ns(),
+                    signalled_ns=worker.signalled_ns,
+                    killed=worker.was_killed,
+                )
                 if self._has_group(pid):
                     self._leaderless[worker.worker_id] = pid
 
@@ -308,6 +337,8 @@ class Helper:
     def _continue_sweeps(self) -> None:
         self._reap()  # includes workers spawned since the last pass
         if self._has_children:
+            for worker in self._workers.values():
+                worker.note_signal(signal.SIGKILL)
             kill_descendants(self._pid)
             self._reap()
         if not self._has_children:

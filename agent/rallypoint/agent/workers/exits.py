@@ -77,8 +77,6 @@ class ExitReports(Struct):
     """Composes the report of each failure and exit, with the help of the observers."""
 
     post: Callable[[WorkerEnded | WorkerRecorded], None]
-    is_sweeping: Callable[[], bool]
-    """Whether the helper is killing everything, so that a SIGKILL is ours."""
     files: FileThread
     """Reads the workers' files."""
     observers: tuple[Observer, ...]
@@ -117,7 +115,7 @@ class ExitReports(Struct):
 
     def report_found(self, worker: Worker, found: Found) -> None:
         """Report the error that a running worker recorded; its exit follows."""
-        now_ns, error = time.monotonic_ns(), found.error
+        error = found.error
         now_s = time.time()  # noqa: TID251  # for people to read
         recorded_s = now_s - (error.before_exit_ms or 0) / 1000
         output = worker.output
@@ -127,7 +125,7 @@ class ExitReports(Struct):
                 local_rank=worker.local_rank,
                 error=error,
                 stderr_tail="" if output.is_file else output.tail(),  # a file may block
-                ago_ms=(now_ns - found.seen_ns) // 1_000_000,
+                at_ms=found.seen_ns // 1_000_000,
                 failed_ms=int((recorded_s if error.time_s is None else error.time_s) * 1000),
                 error_file=_as_text(output.error_file),
                 stderr_file=_as_text(output.stderr_file),
@@ -136,19 +134,19 @@ class ExitReports(Struct):
 
     async def report(self, worker: Worker, event: Exited) -> None:
         """Report how a worker ended, once the end of its standard error was read."""
-        ended_s = time.time()  # noqa: TID251  # compared with the time of the error file
-        seen_ns = time.monotonic_ns()
+        late_s = (time.monotonic_ns() - event.at_ns) / 1e9
+        ended_s = time.time() - late_s  # noqa: TID251  # compared with the time of the error file
         explanations = [observer.ended(event.pid) for observer in self.observers]
-        is_success = event.exit_code == 0
+        is_success, signalled_ns = event.exit_code == 0, event.signalled_ns
         worker.output.hurry()
         if not is_success:
             await worker.output.wait_end(TAIL_WAIT_S)
         path = "" if is_success else worker.output.error_file
         recorded, tail, error = None, "", None
         if not is_success:
-            recorded, tail = await self._read(worker, ended_s, seen_ns)
-            error = worker.uncaught_at(seen_ns) if recorded is None else recorded
-        end = self._explain(event, error, seen_ns, explanations)
+            recorded, tail = await self._read(worker, ended_s, event.at_ns)
+            error = worker.uncaught_at(event.at_ns) if recorded is None else recorded
+        end = self._explain(event, error, explanations)
         recorded_s = None if end.error is None else end.error.time_s
         failed_s = ended_s if recorded_s is None else recorded_s
         self.post(
@@ -159,11 +157,12 @@ class ExitReports(Struct):
                 signal=end.signal,
                 error=end.error,
                 stderr_tail=tail,
-                ago_ms=(time.monotonic_ns() - seen_ns) // 1_000_000,
+                at_ms=event.at_ns // 1_000_000,
                 oom_killed=end.oom_killed,
                 failed_ms=int(failed_s * 1000),
                 error_file="" if recorded is None else _as_text(path),
                 stderr_file="" if is_success else _as_text(worker.output.stderr_file),
+                signalled_ms=None if signalled_ns is None else signalled_ns // 1_000_000,
             )
         )
 
@@ -211,7 +210,6 @@ class ExitReports(Struct):
         self,
         event: Exited,
         error: ErrorRecord | None,
-        seen_ns: int,
         explanations: Sequence[Explanation | None],
     ) -> WorkerEnd:
         # Without a status the helper has died, and the parent-death signal has killed its workers.
@@ -219,8 +217,8 @@ class ExitReports(Struct):
         end = WorkerEnd(
             exit_code=event.exit_code,
             signal=event.signal if has_status else int(signal.SIGKILL),
-            seen_ns=seen_ns,
-            is_kill_ours=not has_status or self.is_sweeping(),
+            at_ns=event.at_ns,
+            is_kill_ours=not has_status or event.was_killed,
             error=error,
         )
         for explanation in explanations:

@@ -19,8 +19,8 @@ class WorkerEnd(Struct, frozen=True):
 
     exit_code: int | None
     signal: int | None
-    seen_ns: int
-    """Monotonic time when the agent saw it."""
+    at_ns: int
+    """Monotonic time when it ended."""
     is_kill_ours: bool
     """The agent or its helper may have sent the SIGKILL that ended the worker."""
     error: ErrorRecord | None

@@ -99,6 +99,10 @@ class Supervisor:
         """How many workers the last round has here."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
+        self._is_clean = False
+        """Nothing is left of what the current sweep kills."""
+        self._reporting = 0
+        """Exits whose reports are being composed; that takes 2 s at most."""
         self._is_hostless = False
         """The helper is lost, and cannot be replaced."""
         self._fence_at_ms: int | None = None
@@ -113,7 +117,6 @@ class Supervisor:
         self._folders = Folders(outputs, self._files, self._own, self._own_files)
         self._exits = ExitReports(
             post=post,
-            is_sweeping=lambda: bool(self._sweep_token),
             files=self._files,
             observers=new_observers(environment, self._own, lambda: self.host.pid),
         )
@@ -214,12 +217,12 @@ class Supervisor:
         await self._notices.written()
 
     def sweep(self, token: int) -> None:
-        """Kill every process that the workers started; `Swept` answers."""
+        """Kill every process that the workers started; `Swept` answers, after every exit."""
         self._enter(Phase.STOPPING)
         self._launcher.stop()
-        self._sweep_token = token
+        self._sweep_token, self._is_clean = token, False
         if self._is_hostless:  # nothing is left
-            asyncio.get_running_loop().call_soon(self.post, inputs.Swept(token))
+            asyncio.get_running_loop().call_soon(self._note_clean)
             return
         self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
@@ -328,15 +331,34 @@ class Supervisor:
             self.host = self.host.replacement()
         except HelperIrreplaceable:
             self._is_hostless = True
-            if self._sweep_token:
-                self.post(inputs.Swept(self._sweep_token))
+            self._note_clean()
             raise  # ends the agent
         self.host.attach(self._on_event)
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
-        if self._sweep_token:
+        self._note_clean()
+
+    def _note_clean(self) -> None:
+        """Note that the current sweep, if there is one, has left nothing."""
+        self._is_clean = bool(self._sweep_token)
+        self._finish_sweep()
+
+    def _finish_sweep(self) -> None:
+        """End the sweep once nothing is left and every exit was reported.
+
+        The core lets go of the round then: a later report would be dropped, perhaps the culprit's.
+        """
+        if self._is_clean and not self._reporting:
+            token, self._sweep_token, self._is_clean = self._sweep_token, 0, False
             self._enter(Phase.WAITING)
-            self.post(inputs.Swept(self._sweep_token))
+            self.post(inputs.Swept(token))
+
+    async def _report(self, worker: Worker, event: Exited) -> None:
+        try:
+            await self._exits.report(worker, event)
+        finally:
+            self._reporting -= 1
+            self._finish_sweep()
 
     def _forget(self, worker_id: int) -> Worker:
         if not self._sweep_token:
@@ -360,17 +382,16 @@ class Supervisor:
                 self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
             case Exited(worker_id=worker_id):
                 worker = self._forget(worker_id)
-                self.tasks.create_task(self._exits.report(worker, event))
+                self._reporting += 1
+                self.tasks.create_task(self._report(worker, event))
             case Clean(token=token) if token == ORPHANS:
                 self._exits.swept()
                 self._replace_host()
-            case Clean(token=token):
+            case Clean():
                 try:
                     self._exits.swept()
                 finally:
-                    self._sweep_token = 0
-                    self._enter(Phase.WAITING)
-                    self.post(inputs.Swept(token))
+                    self._note_clean()
             case Blocked(token=token, pids=pids):
                 self.post(inputs.SweepBlocked(token, pids))
             case Swept(pids=pids):

@@ -61,7 +61,7 @@ class Expiry(Struct, frozen=True):
     def explain(self, end: WorkerEnd) -> WorkerEnd:
         """Return the end with the timer as its error, unless the worker's own error came first."""
         end = replace(end, is_kill_ours=True)
-        age_ms = max(0, (end.seen_ns - self.at_ns) // 1_000_000)
+        age_ms = max(0, (end.at_ns - self.at_ns) // 1_000_000)
         is_survived = end.signal != self.signum and age_ms > CLEANUP_MS
         has_failed_before = end.error is not None and (end.error.before_exit_ms or 0) > age_ms
         if end.exit_code == 0 or is_survived or has_failed_before:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.core import inputs
+from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredStop
 from rallypoint.agent.core.held_round import ErrorRecord, LocalExit
 from rallypoint.agent.core.reports import ExitedReport
@@ -22,60 +22,99 @@ ORDER = run_order()
 STOP_MS = 2_000
 
 
-def stopped() -> AgentState:
-    """Return an agent whose two workers started at 1 s and were signalled to stop at 2 s."""
+def running(drain_ms: int = 0) -> AgentState:
+    """Return an agent whose two workers started at 1 s."""
     state = AgentState(
-        2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=None
+        2,
+        shutdown_timeout_ms=30_000,
+        coordinator_timeout_ms=60_000,
+        away_since_ms=None,
+        drain_ms=drain_ms,
     )
     happened: list[tuple[inputs.Input, int]] = [
         (inputs.PortReserved(30_000), 0),
         (inputs.DesiredReceived(1, 1, ORDER), 1_000),
         (inputs.WorkerStarted(1, 0, 4_000), 1_000),
         (inputs.WorkerStarted(1, 1, 4_001), 1_000),
-        (inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why")), STOP_MS),
     ]
     for one, at_ms in happened:
         state, _ = step(state, one, at_ms)
     return state
 
 
-def end(
-    at_ms: int, *, ago_ms: int = 0, error: ErrorRecord | None = None, oom_killed: bool = False
-) -> LocalExit:
-    """Return the exit that the agent records when it learns of one at `at_ms`."""
-    ended = inputs.WorkerEnded(1, 0, None, 11, error, "", ago_ms, oom_killed)
-    state, _ = step(stopped(), ended, at_ms)
+def stopped() -> AgentState:
+    """Return the same agent after a stop at 2 s."""
+    stop = inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why"))
+    state, _ = step(running(), stop, STOP_MS)
+    return state
+
+
+def end(state: AgentState, ended_ms: int, signalled_ms: int | None, seen_ms: int) -> LocalExit:
+    """Return the exit that the agent records of one, when it learns of it at `seen_ms`."""
+    ended = inputs.WorkerEnded(1, 0, None, 11, None, "", ended_ms, signalled_ms=signalled_ms)
+    state, _ = step(state, ended, seen_ms)
     (report,) = [report for report in state.reports if isinstance(report, ExitedReport)]
     assert report.worker.exit is not None
     return report.worker.exit
 
 
 @pytest.mark.parametrize(
-    ("claim", "at_ms", "ago_ms", "signalled_first", "signalled_before_ms"),
+    ("claim", "ended_ms", "signalled_ms", "signalled_first", "signalled_before_ms"),
     [
-        ("after the signal", STOP_MS + 30, 0, True, 30),
-        ("seen after, read later", STOP_MS + 70, 40, True, 30),
-        ("seen at the same time", STOP_MS + 40, 40, True, 0),
-        ("seen before, read after", STOP_MS + 10, 40, False, None),
+        ("after the signal", STOP_MS + 30, STOP_MS, True, 30),
+        ("at the time of the signal", STOP_MS + 1, STOP_MS + 1, True, 0),
+        ("after the stop, before its signal", STOP_MS + 40, None, False, None),
+        ("before the stop, seen after it", STOP_MS - 10, None, False, None),
     ],
 )
+@pytest.mark.parametrize("late_ms", [0, 1_000])
 def test_which_came_first(
-    claim: str, at_ms: int, ago_ms: int, signalled_first: bool, signalled_before_ms: int | None
+    claim: str,
+    ended_ms: int,
+    signalled_ms: int | None,
+    signalled_first: bool,
+    signalled_before_ms: int | None,
+    late_ms: int,
 ) -> None:
-    """What counts is when the exit was seen, not when the worker's output had been read."""
-    exit = end(at_ms, ago_ms=ago_ms)
+    """The times of the helper count, not when the agent decides to stop or learns of the exit."""
+    exit = end(stopped(), ended_ms, signalled_ms, STOP_MS + 40 + late_ms)
 
-    assert (at_ms - ago_ms, signalled_first, signalled_before_ms) == (
+    assert (ended_ms, signalled_first, signalled_before_ms) == (
         exit.at_ms,
         exit.signalled_first,
         exit.signalled_before_ms,
     ), claim
 
 
+@pytest.mark.parametrize(("ended_ms", "signalled_first"), [(2_999, False), (3_000, True)])
+def test_drain_counts_as_a_signal(ended_ms: int, signalled_first: bool) -> None:
+    """An end after the drain has begun is an effect of it, although no signal was sent."""
+    state, _ = step(running(drain_ms=20_000), inputs.SignalReceived(15), 3_000)
+
+    assert signalled_first == end(state, ended_ms, None, 3_500).signalled_first
+
+
+def test_kill_by_the_helper_alone_is_a_failure() -> None:
+    """A fence that the agent has moved too late for its helper must not hide a dead worker."""
+    assert not end(running(), 3_000, 2_990, 3_000).signalled_first
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_nothing_is_dropped_in_silence(number: int) -> None:
+    """Word of a worker whose round the node does not hold is logged."""
+    state, _ = step(stopped(), inputs.WorkerEnded(1, 0, 0, None, None, "", STOP_MS), STOP_MS)
+    state, todo = step(state, inputs.WorkerEnded(number, 1, 3, None, None, "", STOP_MS), STOP_MS)
+
+    dropped = [one for one in todo if isinstance(one, effects.LogDropped)]
+    assert ([] if number == 1 else [effects.LogDropped(2, 1, "exit code 3")]) == dropped
+
+
 def test_report_carries_what_the_verdict_needs() -> None:
     """It has the times of the signal and of the recorded error, and the OOM kill."""
     record = ErrorRecord("ValueError: loss is nan", "", 480)
-    ended = inputs.WorkerEnded(1, 0, None, 9, record, "", 0, True)
+    ended = inputs.WorkerEnded(
+        *(1, 0, None, 9, record, "", STOP_MS + 30), oom_killed=True, signalled_ms=STOP_MS
+    )
     state, _ = step(stopped(), ended, STOP_MS + 30)
 
     exit = report_message(state.reports[-1], STOP_MS + 30).exited.workers[0].exit
@@ -88,7 +127,9 @@ def test_report_carries_what_the_verdict_needs() -> None:
 
 def test_unsignalled_end_has_no_time_of_a_signal() -> None:
     """A signal that was not sent is absent from the message."""
-    state, _ = step(stopped(), inputs.WorkerEnded(1, 0, 1, None, None, "", 50), STOP_MS + 10)
+    state, _ = step(
+        stopped(), inputs.WorkerEnded(1, 0, 1, None, None, "", STOP_MS - 40), STOP_MS + 10
+    )
 
     exit = report_message(state.reports[-1], STOP_MS + 10).exited.workers[0].exit
 

@@ -67,8 +67,10 @@ def running(fence_ms: int = FENCE_MS) -> Bench:
     return bench
 
 
-def ended(code: int | None, signal: int | None = None) -> inputs.WorkerEnded:
-    return inputs.WorkerEnded(1, 0, code, signal, None, "")
+def ended(
+    code: int | None, signal: int | None = None, signalled_ms: int | None = None
+) -> inputs.WorkerEnded:
+    return inputs.WorkerEnded(1, 0, code, signal, None, "", signalled_ms=signalled_ms)
 
 
 def test_workers_are_stopped_a_shutdown_timeout_before_the_fence() -> None:
@@ -116,7 +118,7 @@ def test_fenced_node_becomes_ready_and_does_not_start_again() -> None:
     bench = running()
     bench.post(inputs.Disconnected(), 5_000)
     bench.tick(STOP_MS)
-    bench.post(ended(None, SIGTERM), STOP_MS + 5)
+    bench.post(ended(None, SIGTERM, STOP_MS), STOP_MS + 5)
     bench.post(inputs.Swept(1), STOP_MS + 10)
     bench.post(inputs.PortReserved(20_001), STOP_MS + 11)
 
@@ -130,7 +132,7 @@ def test_fenced_node_becomes_ready_and_does_not_start_again() -> None:
 def test_worker_that_the_helper_killed_is_no_failure() -> None:
     """A suspended agent learns of the exit before any other input brings it the time."""
     bench = running()
-    bench.post(ended(None, SIGKILL), 60_000)
+    bench.post(ended(None, SIGKILL, FENCE_MS), 60_000)
 
     assert [True] == [exit.signalled_first for exit in bench.exits()]
     assert bench.stage is Stage.SWEEPING
@@ -140,7 +142,7 @@ def test_late_answer_does_not_excuse_what_was_killed() -> None:
     """An answer that is read after the fence counts for the future only."""
     bench = running()
     bench.post(inputs.Confirmed(9_000), FENCE_MS)
-    bench.post(ended(None, SIGKILL), FENCE_MS + 1)
+    bench.post(ended(None, SIGKILL, FENCE_MS), FENCE_MS + 1)
 
     assert [True] == [exit.signalled_first for exit in bench.exits()]
 

@@ -43,15 +43,17 @@ def after(state: AgentState, *happened: tuple[inputs.Input, int]) -> AgentState:
     return state
 
 
-def found(age_ms: int = 100, *, round: int = 1, ago_ms: int = 0) -> inputs.WorkerRecorded:
+def found(age_ms: int = 100, *, round: int = 1, at_ms: int | None = None) -> inputs.WorkerRecorded:
     """Return the discovery of an error that worker 0 recorded so long before."""
     error = ErrorRecord("ValueError: bad", "", age_ms)
-    return inputs.WorkerRecorded(round, 0, error, "", ago_ms, error_file="/logs/error.json")
+    return inputs.WorkerRecorded(round, 0, error, "", at_ms, error_file="/logs/error.json")
 
 
-def ended(exit_code: int | None, error: ErrorRecord | None = None) -> inputs.WorkerEnded:
+def ended(
+    exit_code: int | None, error: ErrorRecord | None = None, *, signalled_ms: int | None = None
+) -> inputs.WorkerEnded:
     signum = 15 if exit_code is None else None
-    return inputs.WorkerEnded(1, 0, exit_code, signum, error, "")
+    return inputs.WorkerEnded(1, 0, exit_code, signum, error, "", signalled_ms=signalled_ms)
 
 
 def told(state: AgentState) -> list[Report]:
@@ -67,7 +69,7 @@ def stage(state: AgentState) -> Stage:
 
 def test_record_is_reported_while_the_worker_runs() -> None:
     """The node has failed; the message has the error and its age, and neither code nor signal."""
-    state = after(running(), (found(100, ago_ms=50), 3_000))
+    state = after(running(), (found(100, at_ms=2_950), 3_000))
 
     (report,) = told(state)
     message = report_message(report, 3_200).recorded
@@ -85,7 +87,12 @@ def test_record_is_reported_while_the_worker_runs() -> None:
 def test_exit_keeps_the_first_error() -> None:
     """The exit has the error that was found first, with its age, whatever the file holds now."""
     late = ErrorRecord("ValueError: of the clean-up", "", 10)
-    state = after(running(), (found(100), 3_000), (STOP, 3_200), (ended(None, late), 4_000))
+    state = after(
+        running(),
+        (found(100), 3_000),
+        (STOP, 3_200),
+        (ended(None, late, signalled_ms=3_200), 4_000),
+    )
 
     report = told(state)[-1]
     assert isinstance(report, ExitedReport) and report.worker.exit is not None
@@ -150,7 +157,7 @@ def test_other_failures_remain() -> None:
 
 def test_exit_with_0_after_our_signal_is_a_failure() -> None:
     """A worker that hangs after its error and ends because of the stop has not survived it."""
-    state = after(running(), (found(), 3_000), (STOP, 5_000), (ended(0), 5_100))
+    state = after(running(), (found(), 3_000), (STOP, 5_000), (ended(0, signalled_ms=5_000), 5_100))
 
     report = told(state)[-1]
     assert isinstance(report, ExitedReport) and report.worker.exit is not None
@@ -231,7 +238,8 @@ def test_exit_with_0_keeps_the_output_of_the_failure() -> None:
     """An exit with 0 has none; here it comes after our signal."""
     error = ErrorRecord("ValueError: bad", "", 100)
     recorded = inputs.WorkerRecorded(1, 0, error, "last words", error_file="/logs/error.json")
-    (_, exited) = told(after(running(), (recorded, 5_000), (STOP, 5_500), (ended(0), 6_000)))
+    last = ended(0, signalled_ms=5_500)
+    (_, exited) = told(after(running(), (recorded, 5_000), (STOP, 5_500), (last, 6_000)))
 
     assert isinstance(exited, ExitedReport)
     assert exited.worker.exit is not None

@@ -161,8 +161,8 @@ def test_killed_helper_is_lost_and_replaced(
     os.kill(pids["helper"], signal.SIGKILL)
 
     assert output.line() == f"HelperLost(pid={pids['helper']})"
-    exited = f"Exited(worker_id=1, pid={pids['worker']}, exit_code=None, signal=9)"
-    assert output.line() == exited
+    exited = f"Exited(worker_id=1, pid={pids['worker']}, exit_code=None, signal=9, "
+    assert output.line().startswith(exited)
     assert output.line() == "clean; own process lives: True"
     assert witness.await_deaths() == []
     assert output.line() == "second host: 5"

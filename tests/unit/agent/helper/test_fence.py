@@ -4,8 +4,8 @@ import errno
 import signal
 import time
 
-from rallypoint.agent.helper.events import Exited, SpawnFailed
-from support.processes.processes import PYTHON, STUBBORN_TREE, Conversation, Lines, Witness
+from rallypoint.agent.helper.events import SpawnFailed
+from support.processes.processes import PYTHON, STUBBORN_TREE, Conversation, Lines, Witness, exited
 
 
 def now_ms() -> int:
@@ -21,7 +21,7 @@ async def test_fence_kills_everything_when_its_instant_passes(
     at_ms = now_ms() + 200
     talk.host.arm_fence(at_ms)
 
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     assert now_ms() >= at_ms
     assert witness.await_deaths() == []
     talk.ask(*PYTHON, "pass", worker_id=2)
@@ -35,13 +35,13 @@ async def test_fence_that_is_moved_in_time_kills_nobody(talk: Conversation) -> N
     talk.host.arm_fence(now_ms() + 100)
     talk.host.arm_fence(now_ms() + 60_000)
     second = await talk.start(*PYTHON, "import time; time.sleep(0.3)", worker_id=2)
-    assert await talk.next() == Exited(2, second, 0, None)
+    assert await talk.next() == exited(2, second, 0, None)
 
     talk.host.arm_fence(now_ms() - 1)
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     talk.host.arm_fence(now_ms() + 60_000)
     third = await talk.start(*PYTHON, "pass", worker_id=3)
-    assert await talk.next() == Exited(3, third, 0, None)
+    assert await talk.next() == exited(3, third, 0, None)
 
 
 async def test_fence_that_is_taken_back_kills_nobody(talk: Conversation) -> None:
@@ -52,7 +52,7 @@ async def test_fence_that_is_taken_back_kills_nobody(talk: Conversation) -> None
     talk.host.arm_fence(None)
     second = await talk.start(*PYTHON, "import time; time.sleep(0.3)", worker_id=2)
 
-    assert await talk.next() == Exited(2, second, 0, None)
+    assert await talk.next() == exited(2, second, 0, None)
     assert now_ms() > at_ms
     talk.host.signal(signal.SIGKILL)
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)

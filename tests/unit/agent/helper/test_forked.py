@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import pytest
 
 from rallypoint.agent.helper.descendants import read_proc
-from rallypoint.agent.helper.events import Clean, Exited, Spawned, SpawnFailed, SpawnRequest
+from rallypoint.agent.helper.events import Clean, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost
-from support.processes.processes import STUBBORN_TREE, Conversation, Lines, Witness
+from support.processes.processes import STUBBORN_TREE, Conversation, Lines, Witness, exited
 
 WAIT = "import signal; signal.pause()"
 
@@ -51,7 +51,7 @@ async def test_sweep_kills_everything_below(
     witness.watch(*output.pids(3).values())
     talk.host.sweep(7, 5_000)
 
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     assert await talk.next() == Clean(7)
     assert witness.await_deaths() == []
 
@@ -62,7 +62,7 @@ async def test_fence_kills_everything(talk: Conversation, output: Lines, witness
     witness.watch(*output.pids(3).values())
     talk.host.arm_fence(time.monotonic_ns() // 1_000_000 + 100)
 
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     assert witness.await_deaths() == []
 
 
@@ -74,13 +74,13 @@ async def test_signals_reach_the_group_or_the_worker_alone(
     talk.host.signal(signal.SIGTERM)
     event = await talk.next()
     assert isinstance(event, Spawned)
-    assert await talk.next() == Exited(1, event.pid, None, signal.SIGTERM)
+    assert await talk.next() == exited(1, event.pid, None, signal.SIGTERM)
 
     code = f"import os\nif os.fork() == 0:\n  os.write(1, b'up\\n'); {WAIT}\n{WAIT}"
     pid = await start(talk, code, worker_id=2, out=output.write_fd)
     assert output.line() == "up"
     talk.host.signal(signal.SIGTERM, [2], alone=True)
-    assert await talk.next() == Exited(2, pid, None, signal.SIGTERM)
+    assert await talk.next() == exited(2, pid, None, signal.SIGTERM)
     os.killpg(pid, 0)  # its child lives
     talk.host.signal(signal.SIGKILL, [2])
     talk.host.sweep(1, 5_000)
@@ -106,7 +106,7 @@ async def test_code_that_leaves_run_does_not_become_a_second_helper(talk: Conver
     """An exception that `run` lets out ends the worker."""
     pid = await start(talk, "raise SystemExit(5)")
 
-    assert await talk.next() == Exited(1, pid, 1, None)
+    assert await talk.next() == exited(1, pid, 1, None)
 
 
 async def test_helper_without_functions_refuses_them() -> None:

@@ -24,6 +24,7 @@ from support.processes.processes import (
     Conversation,
     Lines,
     Witness,
+    exited,
     read_pss_kb,
     release_dead,
     trace,
@@ -42,7 +43,7 @@ async def test_exit_is_reported(
     """A worker's exit code or killing signal arrives, after its Spawned."""
     pid = await talk.start(*PYTHON, code)
 
-    assert await talk.next() == Exited(1, pid, exit_code, signum)
+    assert await talk.next() == exited(1, pid, exit_code, signum)
 
 
 async def test_output_goes_to_the_given_descriptors(talk: Conversation, output: Lines) -> None:
@@ -95,10 +96,10 @@ async def test_many_workers_start_and_end(talk: Conversation) -> None:
         talk.ask("sleep", "1000", worker_id=worker_id)
     spawned = [await talk.next() for _ in range(50)]
     talk.host.sweep(1, 5000)
-    exited = [await talk.next() for _ in range(50)]
+    ended = [await talk.next() for _ in range(50)]
 
     assert all(isinstance(event, Spawned) for event in spawned)
-    assert sorted(e.worker_id for e in exited if isinstance(e, Exited)) == list(range(50))
+    assert sorted(e.worker_id for e in ended if isinstance(e, Exited)) == list(range(50))
     assert await talk.next() == Clean(1)
 
 
@@ -142,7 +143,7 @@ async def test_live_id_is_refused(talk: Conversation) -> None:
     talk.host.signal(signal.SIGTERM, [1])
 
     assert isinstance(failed, SpawnFailed) and failed.errno == errno.EEXIST
-    assert await talk.next() == Exited(1, pid, None, signal.SIGTERM)
+    assert await talk.next() == exited(1, pid, None, signal.SIGTERM)
 
 
 async def test_environment_is_exact_also_beyond_utf8(talk: Conversation, output: Lines) -> None:
@@ -208,7 +209,7 @@ async def test_signal_right_after_spawn_is_not_lost(talk: Conversation) -> None:
     spawned = await talk.next()
 
     assert isinstance(spawned, Spawned)
-    assert await talk.next() == Exited(1, spawned.pid, None, signal.SIGTERM)
+    assert await talk.next() == exited(1, spawned.pid, None, signal.SIGTERM)
 
 
 # A parent that reports USR1, and has its child, which would die of it, report that it lives.
@@ -242,7 +243,7 @@ async def test_signal_for_a_worker_alone(talk: Conversation, output: Lines) -> N
 
     assert output.all() == b"parent signalled\nchild lives\n"
     assert isinstance(spawned, Spawned)
-    assert await talk.next() == Exited(2, spawned.pid, None, signal.SIGUSR1)
+    assert await talk.next() == exited(2, spawned.pid, None, signal.SIGUSR1)
 
 
 async def test_signal_for_a_worker_alone_spares_what_it_left(
@@ -285,7 +286,7 @@ async def test_sweep_kills_every_descendant(
     talk.host.signal(signal.SIGTERM)
     talk.host.sweep(7, 5000)
 
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     assert await talk.next() == Clean(7)
     assert [witness.is_alive(pid) for pid in pids.values()] == [False] * 3
     assert await talk.start("true"), "a worker can start after the sweep"
@@ -308,7 +309,7 @@ async def test_sweep_that_cannot_finish_says_so(talk: Conversation, witness: Wit
     assert isinstance(refused, SpawnFailed) and refused.errno == errno.EBUSY
     assert witness.await_deaths() == []
     release_dead(pid)
-    assert await talk.next() == Exited(1, pid, None, signal.SIGKILL)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
     assert await talk.next() == Clean(7)
 
 

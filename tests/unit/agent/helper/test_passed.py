@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from rallypoint.agent.helper.events import Exited, Spawned, SpawnRequest
-from support.processes.processes import PYTHON, Conversation, Lines
+from rallypoint.agent.helper.events import Spawned, SpawnRequest
+from support.processes.processes import PYTHON, Conversation, Lines, exited
 
 LOOK = """
 import os, sys
@@ -34,7 +34,7 @@ async def test_passed_descriptor_has_the_wanted_number(talk: Conversation, numbe
     event = await talk.next()
     assert isinstance(event, Spawned), event
 
-    assert await talk.next() == Exited(1, event.pid, 0, None)
+    assert await talk.next() == exited(1, event.pid, 0, None)
     for lines, expected in ((passed, b"passed\n"), (printed, f"[{number}]\n".encode())):
         assert lines.all() == expected
         lines.close()

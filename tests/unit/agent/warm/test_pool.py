@@ -163,7 +163,7 @@ async def test_end_of_a_standby_is_explained(
     """And its place is free then."""
     async with asyncio.TaskGroup() as tasks:
         table = Table(tasks, {})
-        table.standby.exited = Exited(table.standby.id, 1, code, signum)
+        table.standby.exited = Exited(table.standby.id, 1, code, signum, at_ns=0)
 
         assert table.standby.find_why() == expected
         await table.close()

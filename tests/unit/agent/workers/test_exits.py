@@ -80,32 +80,38 @@ async def report(
     exit_code: int | None,
     signum: int | None,
     *observers: Observer,
-    is_sweeping: bool = False,
+    was_killed: bool = False,
     is_signalled: bool = False,
+    ago_ms: int = 0,
+    signalled_ago_ms: int | None = None,
 ) -> WorkerEnded:
-    """Return the report of a worker that ended so."""
+    """Return the report of a worker that ended so, so long ago."""
     posted: list[WorkerEnded | WorkerRecorded] = []
     file = ErrorFile(output.error_file, None, 0) if output.error_file else None
     worker = Worker(3, 1, cast(WorkerOutput, output), file)
     if is_signalled:
         worker.look()
-    exits = ExitReports(posted.append, lambda: is_sweeping, FileThread("files"), observers)
-    await exits.report(worker, Exited(7, 100, exit_code, signum))
+    exits = ExitReports(posted.append, FileThread("files"), observers)
+    now_ns = time.monotonic_ns()
+    at_ns = now_ns - ago_ms * 1_000_000
+    signalled_ns = None if signalled_ago_ms is None else now_ns - signalled_ago_ms * 1_000_000
+    event = Exited(7, 100, exit_code, signum, at_ns, signalled_ns, was_killed)
+    await exits.report(worker, event)
     (ended,) = posted
     assert isinstance(ended, WorkerEnded)
     return ended
 
 
 @pytest.mark.parametrize(
-    ("signum", "is_sweeping", "expected"),
+    ("signum", "was_killed", "expected"),
     [(KILL, False, False), (KILL, True, True), (TERM, False, False), (None, False, True)],
 )
 async def test_kill_is_ours_during_a_sweep_and_after_the_helpers_death(
-    signum: int | None, is_sweeping: bool, expected: bool
+    signum: int | None, was_killed: bool, expected: bool
 ) -> None:
     """A sweep kills workers, and so does the death of the helper, which leaves no status."""
     watcher = Watcher()
-    ended = await report(Output(), None, signum, watcher, is_sweeping=is_sweeping)
+    ended = await report(Output(), None, signum, watcher, was_killed=was_killed)
 
     assert [end.is_kill_ours for end in watcher.seen] == [expected]
     assert (ended.exit_code, ended.signal) == (None, signum or KILL)
@@ -173,7 +179,7 @@ async def test_time_of_the_error_is_the_time_of_the_failure(tmp_path: Path) -> N
 def test_error_that_was_found_is_reported_while_the_worker_runs() -> None:
     """The report has the error, its age, its time for people, and the output so far."""
     posted: list[WorkerEnded | WorkerRecorded] = []
-    exits = ExitReports(posted.append, lambda: False, FileThread("files"), ())
+    exits = ExitReports(posted.append, FileThread("files"), ())
     output = Output("words\n", "/logs/error.json")
     error = ErrorRecord("ValueError: bad", "at", 120, 1_700_000_000)
 
@@ -197,9 +203,11 @@ async def test_age_of_a_record_is_bounded_by_the_last_look(tmp_path: Path) -> No
     output = Output("", str(path))
     file = ErrorFile(str(path), None, time.monotonic_ns() - 200_000_000)
     posted: list[WorkerEnded | WorkerRecorded] = []
-    exits = ExitReports(posted.append, lambda: False, FileThread("files"), ())
+    exits = ExitReports(posted.append, FileThread("files"), ())
 
-    await exits.report(Worker(3, 1, cast(WorkerOutput, output), file), Exited(7, 100, 1, None))
+    await exits.report(
+        Worker(3, 1, cast(WorkerOutput, output), file), Exited(7, 100, 1, None, time.monotonic_ns())
+    )
 
     error = posted[0].error
     assert error is not None and error.before_exit_ms is not None

@@ -122,7 +122,7 @@ class Machine:
 
 def killed(watch: OomWatch, pid: int, *, is_suspect: bool = True) -> bool:
     """End a worker by SIGKILL, ours unless it is suspect; return whether the kernel killed it."""
-    end = WorkerEnd(None, signal.SIGKILL, seen_ns=0, is_kill_ours=not is_suspect, error=None)
+    end = WorkerEnd(None, signal.SIGKILL, at_ns=0, is_kill_ours=not is_suspect, error=None)
     return watch.ended(pid).explain(end).oom_killed
 
 
@@ -162,7 +162,7 @@ def test_only_a_sigkill_is_explained(tmp_path: Path, signum: int | None) -> None
     machine.begin(1)
     watch.started(1, 0)
     machine.count(1)
-    end = WorkerEnd(None if signum else 1, signum, seen_ns=0, is_kill_ours=False, error=None)
+    end = WorkerEnd(None if signum else 1, signum, at_ns=0, is_kill_ours=False, error=None)
 
     assert not watch.ended(1).explain(end).oom_killed
 

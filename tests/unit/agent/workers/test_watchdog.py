@@ -242,8 +242,8 @@ def worker_end(
     exit_code: int | None, signum: int | None, error: ErrorRecord | None, after_ms: int
 ) -> WorkerEnd:
     """Return an end that was seen this long after the expiry at AT_NS."""
-    seen_ns = AT_NS + after_ms * 1_000_000
-    return WorkerEnd(exit_code, signum, seen_ns=seen_ns, is_kill_ours=False, error=error)
+    at_ns = AT_NS + after_ms * 1_000_000
+    return WorkerEnd(exit_code, signum, at_ns=at_ns, is_kill_ours=False, error=error)
 
 
 @pytest.mark.parametrize(

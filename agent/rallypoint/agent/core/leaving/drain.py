@@ -57,7 +57,7 @@ def begin_drain(work: Work, time_ms: int, reason: str, ending: Ending) -> None:
     work.report(DrainingReport(until_ms, reason))
     if held.is_stopping:
         return
-    work.hold(held.signalled(work.now_ms))
+    work.hold(held.drained(work.now_ms))
     notify_workers(work)
     if time_ms:
         signal_drain(work)
