@@ -18,6 +18,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from rallypoint.base.private_files import make_private_folder
+
 JOURNAL = "journal.sqlite"
 LOCK = f"{JOURNAL}-lock"
 LOG = "coordinator.log"
@@ -158,16 +160,7 @@ def _make(folder: Path) -> Path:
 
     A journal holds secrets. XDG_STATE_HOME may be a place where others can write.
     """
-    folder.parent.mkdir(0o700, parents=True, exist_ok=True)
-    above = folder.parent.stat()
-    if above.st_uid not in (0, os.geteuid()) or above.st_mode & 0o1002 == 0o002:
-        raise PermissionError(1, f"others can change {folder.parent}")
-    folder.mkdir(0o700, exist_ok=True)
-    about = folder.lstat()  # not of what a link leads to: another user may have put it there
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
-        raise PermissionError(1, "it is a link, or belongs to another user")
-    if about.st_mode & 0o077:
-        folder.chmod(0o700)
+    make_private_folder(folder)
     if not os.access(folder, os.W_OK):
         raise PermissionError(1, "it is read-only")
     return folder

@@ -85,6 +85,26 @@ def test_place_that_another_user_may_have_prepared_is_not_used(home: Path, kind:
     assert list((home / "mine").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["a folder of all", "a link of another user"])
+def test_no_other_user_can_move_the_folder(home: Path, kind: str) -> None:
+    """Whoever can rename a folder above it would get the journal, and its secret."""
+    home.chmod(0o755)
+    state = home / "state"
+    state.mkdir()
+    if kind == "a folder of all":
+        state.chmod(0o777)
+    elif os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    else:
+        state.chmod(0o1777)
+        (home / "mine").mkdir()
+        (state / "rallypoint").symlink_to(home / "mine")
+        os.lchown(state / "rallypoint", 12_345, 12_345)
+
+    assert folders.make_folder(7).parent == home / "temporary" / f"rallypoint-{os.getuid()}"
+    assert not any(home.glob("mine/*"))
+
+
 def test_own_folder_is_closed_to_others(home: Path) -> None:
     """One that was made with another mode, such as by a tool that copies files."""
     made = folders.make_folder(7)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rallypoint.base.private_files import NotPrivate
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
 
 ELSEWHERE = "choose another file (sqlite:PATH)"
@@ -98,6 +99,8 @@ def explaining(path: Path) -> Iterator[None]:
 
 def failed(path: Path, error: sqlite3.Error | OSError) -> JournalFailed:
     """Return the failure to raise for an error that SQLite or the system reported."""
+    if isinstance(error, NotPrivate):
+        return JournalFailed(f"{error}: correct that, or {ELSEWHERE}")
     if isinstance(error, OSError):
         name = errno.errorcode.get(error.errno or 0, "no reason given")
         return _say(path, _BY_ERRNO.get(error.errno or 0, _FAILED.format(name=name)))

@@ -10,12 +10,15 @@ import errno
 import fcntl
 import os
 import sqlite3
-import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from rallypoint.base.log import get_logger
+from rallypoint.base.private_files import FILE_MODE, FOLDER_MODE, open_private
 from rallypoint.server.journal.sqlite import errors, pages
+
+log = get_logger()
 
 BUSY_S = 5.0
 """How long to wait for another program that has the file locked, such as one that reads it."""
@@ -23,8 +26,7 @@ WAL_PAGES = 1_000
 """Pages in the WAL after which SQLite copies them into the file: 4 MB, some ten milliseconds."""
 WAL_BYTES = 8 * 1_048_576
 """The WAL is cut down to this size when it begins again."""
-_FOLDER_MODE = 0o700
-_FILE_MODE = 0o600
+_OTHERS = 0o077
 _PID_BYTES = 20
 _LOCK_AT = 1 << 62
 """Byte of the database that a coordinator locks. SQLite's are near the first GiB."""
@@ -36,23 +38,46 @@ def prepare(path: Path) -> None:
     """Make the folder and an empty file where there is none.
 
     Raises:
+        NotPrivate: when another user could write it.
         OSError: when the system refuses.
     """
     missing = [path.parent, *path.parent.parents]
     missing = missing[: next((n for n, one in enumerate(missing) if one.exists()), 0)]
     for folder in reversed(missing):
-        folder.mkdir(_FOLDER_MODE, exist_ok=True)
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
         sync_folder(folder.parent)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(path, flags, _FILE_MODE)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        if status.st_nlink > 1:  # by another name it has another lock and another WAL
+        if os.fstat(fd).st_nlink > 1:  # by another name it has another lock and another WAL
             raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
     finally:
         os.close(fd)
+
+
+def protect(path: Path) -> None:
+    """Check all files of a journal, and take from other users the right to read them.
+
+    Kubernetes adds such rights when it mounts a volume for a group; copies have those of a umask.
+
+    Raises:
+        NotPrivate: when another user could write one of them.
+        OSError: when the system refuses.
+    """
+    exposed = list[str]()
+    for place in (path, *(beside(path, kind) for kind in ("wal", "shm", "head", "lock"))):
+        try:
+            fd = open_private(place, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            if os.fstat(fd).st_mode & _OTHERS:
+                exposed.append(place.name)
+                os.fchmod(fd, FILE_MODE)
+        finally:
+            os.close(fd)
+    if exposed:
+        then = "they have mode 0600 now; who has read them knows the journal's secret"
+        log.warning("journal_was_readable", files=exposed, folder=str(path.parent), then=then)
 
 
 def lock(path: Path) -> int:
@@ -62,9 +87,10 @@ def lock(path: Path) -> int:
 
     Raises:
         JournalInUse: when another process has it.
+        NotPrivate: when another user could write it, or it is a link: then nothing is truncated.
         OSError: when the system refuses.
     """
-    fd = os.open(beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    fd = open_private(beside(path, "lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_at(fd, beside(path, "lock")):  # its holder has removed the journal meanwhile

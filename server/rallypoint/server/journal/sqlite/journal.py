@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from rallypoint.base.log import get_logger, new_incident
+from rallypoint.base.private_files import find_replacer
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.reads.weights import weight_of
 from rallypoint.server.journal.codec.batches import (
@@ -86,8 +87,11 @@ class SqliteJournal:
             JournalUnreadable: when the file is damaged, from the future, or not a journal.
             JournalFailed: when the system refuses.
         """
-        path = Path(os.path.realpath(path))
+        given, path = path, Path(os.path.realpath(path))
         with explaining(path):
+            if why := find_replacer(given):
+                then = "keep it where only this user can write, in all folders above it, too"
+                log.warning("journal_replaceable", path=str(given), why=why, then=then)
             files = open_files(path)
         return cls(path, files)
 

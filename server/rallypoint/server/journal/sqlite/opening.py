@@ -77,6 +77,7 @@ def open_files(path: Path) -> Files:
     Raises:
         JournalInUse: when another process has it.
         JournalFailed: when its witness contradicts it.
+        NotPrivate: when another user could write one of its files.
         Damaged, Foreign, Newer: when it is not a journal that can be read.
         sqlite3.Error: when SQLite refuses.
         OSError: when the system refuses.
@@ -86,6 +87,7 @@ def open_files(path: Path) -> Files:
     with ExitStack() as stack:
         lock = file.lock(path)
         stack.callback(os.close, lock)
+        file.protect(path)
         database = file.lock_database(path)
         stack.callback(os.close, database)
         connection = file.connect(path)

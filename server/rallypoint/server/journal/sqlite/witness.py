@@ -18,6 +18,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from rallypoint.base.private_files import open_private
 from rallypoint.server.journal.sqlite import errors
 from rallypoint.server.journal.sqlite.chain import DIGEST_BYTES, Link
 
@@ -52,9 +53,10 @@ class Witness:
         """Open the file, or make an empty one.
 
         Raises:
+            NotPrivate: when another user could write it.
             OSError: when the system refuses.
         """
-        return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return cls(path, open_private(path, os.O_RDWR | os.O_CREAT))
 
     def read(self) -> Mark | None:
         """Return the newest slot; None for an empty file.

@@ -97,6 +97,70 @@ async def test_file_with_two_names(tmp_path: Path) -> None:
     assert load(tmp_path / NAME)
 
 
+@pytest.mark.parametrize("kind", ["lock", "head", "wal", "shm"])
+async def test_link_beside_a_journal_is_not_followed(tmp_path: Path, kind: str) -> None:
+    """Otherwise whoever can write the folder has the coordinator overwrite any file of its user."""
+    path = tmp_path / NAME
+    await made(path)
+    file.beside(path, kind).unlink(missing_ok=True)
+    (tmp_path / "precious").write_text("keep me")
+    file.beside(path, kind).symlink_to("precious")
+    with pytest.raises(JournalFailed) as caught:
+        SqliteJournal.open(path)
+
+    assert f"{path}-{kind} is a link: correct that, or choose another" in str(caught.value)
+    assert (tmp_path / "precious").read_text() == "keep me"
+
+
+@pytest.mark.parametrize("kind", ["", "-lock", "-head"])
+async def test_file_that_others_can_write_is_refused(tmp_path: Path, kind: str) -> None:
+    """Also one that belongs to another user, where root can give files away."""
+    path = tmp_path / NAME
+    await made(path)
+    part = tmp_path / f"{NAME}{kind}"
+    part.chmod(0o666)
+    with pytest.raises(JournalFailed, match=f"^everyone can write {part}: correct that, or"):
+        SqliteJournal.open(path)
+    part.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(part, 12_345, 12_345)
+        with pytest.raises(JournalFailed, match=f"^{part} belongs to user 12345: correct that"):
+            SqliteJournal.open(path)
+        os.chown(part, 0, 0)
+
+    assert load(path) == list(small(1))
+
+
+async def test_files_that_others_can_read_are_closed_to_them(tmp_path: Path) -> None:
+    """A copy, or a volume of a group, can leave them so; the log says that the secret was open."""
+    path = tmp_path / NAME
+    await made(path)
+    path.chmod(0o644)
+    file.beside(path, "head").chmod(0o660)
+    with capture_logs() as lines:
+        assert load(path) == list(small(1))
+
+    modes = {(tmp_path / name).stat().st_mode & 0o777 for name in (NAME, f"{NAME}-head")}
+    assert modes == {0o600}
+    (line,) = lines
+    assert line["event"] == "journal_was_readable"
+    assert line["files"] == [NAME, f"{NAME}-head"]
+
+
+async def test_folder_that_others_can_write_is_named(tmp_path: Path) -> None:
+    """It is used, because its user has chosen it: a volume of a pod can be such a folder."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with capture_logs() as lines:
+        journal = SqliteJournal.open(folder / NAME)
+    await journal.close()
+
+    (line,) = lines
+    assert line["event"] == "journal_replaceable"
+    assert line["why"] == f"everyone can write {folder}"
+
+
 async def test_journal_without_its_lock_file_is_still_in_use(tmp_path: Path) -> None:
     """Who deletes the lock file of a coordinator that runs cannot start a second one beside it."""
     path = tmp_path / NAME

@@ -1,0 +1,189 @@
+"""Who else could change or replace a file: the checks that ssh makes of its own files.
+
+Files and folders belong to root or this user. Nobody else can write them, except that a folder may
+be one in which nobody can remove what belongs to others (sticky). That holds for all folders above
+and for each link on the way: whoever can rename one of them chooses what is found there. A folder
+on a read-only mount, such as a secret of Kubernetes, cannot be changed through its path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+LINKS_MAX = 40
+"""Links that a path may lead through; Linux follows as many."""
+
+
+class NotPrivate(PermissionError):
+    """Another user could change or replace a file. The text says which, and why."""
+
+    def __init__(self, why: str) -> None:
+        """Keep the reason, half a sentence that names a path."""
+        super().__init__(errno.EPERM, why)
+
+    def __str__(self) -> str:
+        """Return the reason alone."""
+        return str(self.strerror)
+
+
+def find_replacer(path: str | Path) -> str:
+    """Return how another user could replace what is at a path, half a sentence; empty: nobody can.
+
+    What does not exist yet is made in the last folder that does.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    for place, status in _walk(path):
+        if stat.S_ISLNK(status.st_mode):
+            if not is_trusted(status.st_uid):
+                return f"{place} is a link of user {status.st_uid}"
+        elif stat.S_ISDIR(status.st_mode) and (why := _find_folder_writer(place, status)):
+            return why
+    return ""
+
+
+def _walk(path: str | Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield all folders and links that a path leads through, as far as it exists, in order."""
+    current, links = "/", 0
+    rest = os.path.join(os.getcwd(), path).split("/")[::-1]
+    yield current, os.lstat(current)
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            current = os.path.dirname(current)
+        if name in ("", ".", ".."):
+            continue
+        place = os.path.join(current, name)
+        try:
+            status = os.lstat(place)
+        except FileNotFoundError:
+            return
+        yield place, status
+        if not stat.S_ISLNK(status.st_mode):
+            current = place
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = os.readlink(place)
+        rest += target.split("/")[::-1]
+        if target.startswith("/"):
+            current = "/"
+
+
+def require_private_place(path: str | Path) -> None:
+    """Check that nobody else can replace what is at a path.
+
+    Raises:
+        NotPrivate: somebody can.
+        OSError: the path cannot be looked at.
+    """
+    if why := find_replacer(path):
+        raise NotPrivate(why)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that only this user can use and that nobody can replace.
+
+    Raises:
+        NotPrivate: another user has made it, or can replace it.
+        OSError: the system refuses.
+    """
+    require_private_place(folder.parent)
+    for one in (*reversed(folder.parents), folder):  # `parents=True` would use the umask above it
+        one.mkdir(FOLDER_MODE, exist_ok=True)
+    status = folder.lstat()  # not of what a link leads to
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotPrivate(f"{folder} is not a folder")
+    if status.st_uid != os.geteuid():
+        raise NotPrivate(f"{folder} belongs to user {status.st_uid}")
+    if status.st_mode & 0o077:
+        folder.chmod(FOLDER_MODE)
+    require_private_place(folder)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a regular file that nobody else can write; return its descriptor.
+
+    A link is not followed, and nothing waits for the other end of a pipe. A file that is made has
+    mode 0600.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`; truncation belongs after the checks.
+
+    Raises:
+        NotPrivate: it is a link, or another user can write it.
+        OSError: it is something else than a file, or the system refuses.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, FILE_MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise NotPrivate(f"{path} is a link") from None
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        if not is_trusted(status.st_uid):
+            raise NotPrivate(f"{path} belongs to user {status.st_uid}")
+        if why := find_writer(status):
+            raise NotPrivate(f"{why} can write {path}")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def find_writer(status: os.stat_result) -> str:
+    """Return who can write a file beside its owner, one word or two; empty: nobody."""
+    if status.st_mode & stat.S_IWOTH:
+        return "everyone"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        return f"group {status.st_gid}"
+    return ""
+
+
+def is_trusted(owner: int) -> bool:
+    """Return whether a file of this user may be relied on: root's, and one's own."""
+    return owner in (0, os.geteuid()) or (owner == _OVERFLOW_USER and _hides_root())
+
+
+_OVERFLOW_USER = 65534
+"""As whom the kernel shows users that a user namespace does not map."""
+_EVERY_USER = ["0", "0", "4294967295"]
+"""The map of users outside of such namespaces."""
+
+
+def _hides_root() -> bool:
+    """Return whether root is among the users that this process cannot tell apart."""
+    try:
+        return Path("/proc/self/uid_map").read_text().split() != _EVERY_USER
+    except OSError:
+        return False
+
+
+def _is_private_group(group: int) -> bool:
+    """Return whether nobody but root and this user is in a group, as far as its number tells.
+
+    Many systems give each user a group of the same number, and a umask that lets it write.
+    """
+    return group in (0, os.geteuid())
+
+
+def _find_folder_writer(folder: str, status: os.stat_result) -> str:
+    if not is_trusted(status.st_uid):
+        return f"{folder} belongs to user {status.st_uid}"
+    writer = "" if status.st_mode & stat.S_ISVTX else find_writer(status)
+    if not writer or os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return ""
+    return f"{writer} can write {folder}"
