@@ -9,13 +9,10 @@ Whatever the method, a helper process is the parent of all workers, and nothing 
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import shutil
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -30,9 +27,7 @@ from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
 from rallypoint.agent.workers.environ import Function, Launch
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.functions.payload import write_payload
-
-_GRPC_FORKS = "GRPC_ENABLE_FORK_SUPPORT"
-_grpc_lock = threading.Lock()
+from rallypoint.wire.loading import FORKS_OFF, load_grpc
 
 
 class StartMethod(StrEnum):
@@ -103,7 +98,7 @@ class FunctionLaunch:
             OSError: the process cannot start.
         """
         host = self._start()
-        _import_grpc()
+        load_grpc(FORKS_OFF)  # a later launch of this process by fork leaves it alone
         return host
 
     def _start(self) -> WorkerHost:
@@ -149,21 +144,6 @@ class FunctionLaunch:
         if self._held_fd >= 0:
             os.close(self._held_fd)
             self._held_fd = -1
-
-
-def _import_grpc() -> None:
-    """Import gRPC without its handlers of fork, for a later launch of this process by fork.
-
-    They would print that they cannot run. The helper and its workers leave this gRPC alone.
-    """
-    with _grpc_lock:
-        if "grpc" in sys.modules or _GRPC_FORKS in os.environ:
-            return
-        os.environ[_GRPC_FORKS] = "0"
-        try:
-            importlib.import_module("grpc")
-        finally:
-            del os.environ[_GRPC_FORKS]
 
 
 class ResultUnreadable(Exception):

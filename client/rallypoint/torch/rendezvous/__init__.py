@@ -34,6 +34,9 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: when a parameter is wrong; the text says which one.
     """
+    from rallypoint.wire.loading import QUIET, load_grpc
+
+    load_grpc(QUIET)  # its C core would write its own lines
     from rallypoint.torch.rendezvous.handler import CoordinatorRendezvousHandler
 
     return CoordinatorRendezvousHandler(params)

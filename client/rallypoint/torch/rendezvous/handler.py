@@ -48,7 +48,6 @@ VERDICT_S = 1.0
 STOP_SLACK_S = 10.0
 """How much longer than the others may take to stop a failed node waits for the end of the job."""
 RESTARTS = "torchrun restarts its workers after a failure"
-VERBOSITY_ENV = "GRPC_VERBOSITY"
 
 
 class CoordinatorRendezvousHandler(RendezvousHandler):
@@ -179,15 +178,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._agent = EmbeddedAgent(
             self._conf.settings(), workers.attach, on_ended=workers.on_ended
         )
-        has_verbosity = VERBOSITY_ENV in os.environ
-        os.environ.setdefault(VERBOSITY_ENV, "NONE")  # gRPC's C core would write its own lines
         try:
             self._agent.start()
         except AgentGone as error:
             raise torch_api.RendezvousStateError(str(error)) from error
-        finally:
-            if not has_verbosity:  # the workers' gRPC is not our business
-                os.environ.pop(VERBOSITY_ENV, None)
         atexit.register(self._leave_at_exit)
 
     def _require_agent(self) -> EmbeddedAgent:
