@@ -6,16 +6,20 @@ exception is on its way.
 
 from __future__ import annotations
 
+import inspect
 from types import FrameType
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from rallypoint.agent.core.held_round import ErrorRecord
 
-_AGENT = "torch.distributed.elastic.agent.server.local_elastic_agent"
+_RUN: Any = inspect.unwrap(SimpleElasticAgent.run)
+"""The run of torch's agent, without what measures it."""
 TEXT_CHARS_MAX = 1_000
 """Of an error; the coordinator takes 1,024 characters of a reason."""
 
@@ -62,10 +66,14 @@ def find_farewell(error: BaseException | None) -> Farewell:
 def is_too_early(caller: FrameType) -> bool:
     """Return whether torch calls `shutdown` before it knows how the node ends.
 
-    The agent of torch before 2.8 does so whenever it stops its workers for good, and the launcher
-    calls it again at the end. Only then is a failure to be seen.
+    The agent of torch before 2.8 does so, while it runs, whenever it stops its workers for good.
+    The launcher calls it again at the end, when the agent has returned. Only then is a failure to
+    be seen.
     """
-    return caller.f_code.co_name == "_shutdown" and caller.f_globals.get("__name__") == _AGENT
+    frame: FrameType | None = caller
+    while frame is not None and frame.f_code is not _RUN.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def is_crash_of_spare(error: BaseException | None) -> bool:
@@ -73,7 +81,7 @@ def is_crash_of_spare(error: BaseException | None) -> bool:
 
     The run of its agent then has no result, and torch takes an attribute of that.
     """
-    return isinstance(error, AttributeError) and "is_failed" in str(error)
+    return isinstance(error, AttributeError) and error.name == "is_failed" and error.obj is None
 
 
 def _failure(error: ChildFailedError) -> Farewell:
