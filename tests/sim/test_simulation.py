@@ -77,7 +77,7 @@ NOTICED = {
     "take a stall for deaths": 31,
     "take half a batch": 44,
     "take old rounds": 3,
-    "wait for a quarantine": 361,
+    "wait for a quarantine": 2385,
     "wait for ever for a node": 15,
     "wait too long": 0,
     "wake no reader": 23,
