@@ -32,7 +32,12 @@ from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.session.session_log import SessionLog
-from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
+from rallypoint.agent.session.translate import (
+    fill_snapshot,
+    find_misfit,
+    parse_desired,
+    parse_notices,
+)
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
@@ -371,6 +376,10 @@ class Agent:
         received = parse_desired(epoch, message, now_ms)
         if received is None:
             log.error("desired_state_ignored", then="install matching versions of rallypoint")
+            return
+        misfit = find_misfit(received.desired, self.settings.workers)
+        if misfit:
+            log.error("order_refused", why=misfit, then="nothing starts; report a bug")
             return
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:

@@ -282,6 +282,14 @@ def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
     )
 
 
+def find_misfit(desired: Desired, workers: int) -> str:
+    """Return why a node with so many workers cannot do what is desired; empty: it can."""
+    if not isinstance(desired, RunOrder) or desired.assignment.local_world_size == workers:
+        return ""
+    ordered = desired.assignment.local_world_size
+    return f"round {desired.number} wants {ordered} workers here; this node has {workers}"
+
+
 def _limited(text: str) -> str:
     return text[:TEXT_CHARS_MAX]
 
