@@ -54,6 +54,12 @@ def end_with(handler: Handler, error: BaseException) -> bool:
         return handler.shutdown()
 
 
+def crash_of_spare() -> AttributeError:
+    """Return what torch raises after a graceful exit: it takes an attribute of nothing."""
+    text = "'NoneType' object has no attribute 'is_failed'"
+    return AttributeError(text, name="is_failed", obj=None)
+
+
 def failure(exit_code: int) -> ChildFailedError:
     return ChildFailedError("train.py", {5: ProcessFailure(1, 77, exit_code, "<N/A>")})
 
@@ -188,7 +194,7 @@ def test_spare(job: Handlers) -> None:
     with pytest.raises(api.RendezvousGracefulExitError, match="this node was a spare"):
         waiting.result()
     with pytest.raises(SystemExit) as exit:
-        end_with(spare, AttributeError("'NoneType' object has no attribute 'is_failed'"))
+        end_with(spare, crash_of_spare())
     assert exit.value.code == 0
 
 
@@ -221,7 +227,7 @@ def test_drain(job: Handlers) -> None:
     with pytest.raises(api.RendezvousGracefulExitError, match="maintenance"):
         first.next_rendezvous()
     with pytest.raises(SystemExit) as exit:
-        end_with(first, AttributeError("'NoneType' object has no attribute 'is_failed'"))
+        end_with(first, crash_of_spare())
     assert exit.value.code == 0
     wait_stopped(second)
     assert second.next_rendezvous().world_size == 1
