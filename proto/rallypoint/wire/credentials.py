@@ -8,14 +8,17 @@ replaced at once: while they do not fit together, the old ones count.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.base.private_files import find_writer
 from rallypoint.wire.access import TOKEN_VARIABLE, Access, AccessFailed
 from rallypoint.wire.channel import Options
 from rallypoint.wire.files import FileUnusable, read_regular
@@ -36,6 +39,8 @@ FILE_BYTES_MAX = 1024 * 1024
 """The certificates of all public authorities take 220 KiB."""
 TOKEN_CHARS_MAX = 4096
 """Half of what gRPC allows for the metadata of a call."""
+READABLE = "every user of this host can read it: run `chmod 600` for it"
+"""What a log says about a secret that `find_readable` has found."""
 Metadata = tuple[tuple[str, str], ...]
 _ONE_WORD = "a token is one word of ASCII letters, digits and punctuation"
 _AUTHORITIES = (
@@ -230,7 +235,7 @@ def _load(access: Access) -> _Contents:
         raise AccessFailed(f"there is a client {given} without its {missing}: name both files")
     if not access.cert_file:
         return _Contents(authorities, token=token)
-    chain, key = _read(access.cert_file), _read(access.key_file)
+    chain, key = _read(access.cert_file), _read_secret(access.key_file)
     _check_pair(access, chain, key)
     return _Contents(authorities, chain, key, token)
 
@@ -242,9 +247,32 @@ def _read(path: str) -> bytes:
         raise AccessFailed(str(unusable)) from None
 
 
+def _read_secret(path: str) -> bytes:
+    """Return the content of a file that nobody else can write."""
+    try:
+        content, status = read_regular(path, FILE_BYTES_MAX)
+    except FileUnusable as unusable:
+        raise AccessFailed(str(unusable)) from None
+    if writer := find_writer(status):
+        raise AccessFailed(f"{writer} can write {path}, which is a secret: run `chmod 600 {path}`")
+    return content
+
+
+def find_readable(access: Access) -> str:
+    """Return the token or key that every user of this host can read; empty: there is none.
+
+    Its group may be meant to: Kubernetes mounts secrets for one.
+    """
+    for path in (access.token_file, access.key_file if access.uses_tls else ""):
+        with suppress(OSError, ValueError):
+            if path and os.stat(path).st_mode & stat.S_IROTH:
+                return path
+    return ""
+
+
 def _read_token(path: str) -> str:
     try:
-        token = _read(path).decode("ascii").strip()
+        token = _read_secret(path).decode("ascii").strip()
     except UnicodeDecodeError:
         raise AccessFailed(f"{path}: {_ONE_WORD}") from None
     if not token:

@@ -17,7 +17,7 @@ from rallypoint.relay.sessions import Sessions
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.channel import server_options
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import READABLE, Credentials, find_readable
 
 log = get_logger()
 
@@ -102,7 +102,11 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
 
 async def _read(access: Access) -> Credentials:
     """Return the credentials of an access; a thread reads its files, if there are any."""
-    return await asyncio.to_thread(Credentials, access) if access.has_files else Credentials(access)
+    if not access.has_files:
+        return Credentials(access)
+    if path := await asyncio.to_thread(find_readable, access):
+        log.warning("secret_readable", path=path, then=READABLE)
+    return await asyncio.to_thread(Credentials, access)
 
 
 class _Health:

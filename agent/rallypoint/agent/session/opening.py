@@ -15,7 +15,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.connecting import Unreachable, connect
-from rallypoint.wire.credentials import Credentials, Metadata
+from rallypoint.wire.credentials import READABLE, Credentials, Metadata, find_readable
 
 log = get_logger()
 
@@ -88,6 +88,8 @@ class Opening:
             async with asyncio.timeout(READ_S_MAX):
                 if credentials is None:
                     self._credentials = await asyncio.to_thread(Credentials, self._access)
+                    if path := await asyncio.to_thread(find_readable, self._access):
+                        log.warning("secret_readable", path=path, then=READABLE)
                     return self._credentials
                 await asyncio.to_thread(credentials.look)
         except TimeoutError:

@@ -25,7 +25,7 @@ from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.wire.access import Access, AccessFailed
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import READABLE, Credentials, find_readable
 
 log = get_logger()
 
@@ -172,6 +172,8 @@ def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Prot
             cert_file=settings.tls_cert,
             key_file=settings.tls_key,
         )
+        if path := find_readable(own):
+            log.warning("secret_readable", path=path, then=READABLE)
         certificates = _ServerCertificates(Credentials(own), handshakes)
         protected.listening = certificates.open(needs_client=facts.client_certificates)
         peers_ca = settings.tls_ca or settings.tls_client_ca

@@ -130,6 +130,21 @@ def test_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None
     AuthFile(str(path))
 
 
+def test_auth_file_in_a_folder_of_all_is_refused(tmp_path: Path) -> None:
+    """Whoever can rename a folder above it could let anyone in; a sticky folder is fine."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    path = folder / "auth.toml"
+    write_rules(path)
+
+    with pytest.raises(AuthFileInvalid) as raised:
+        AuthFile(str(path))
+    assert str(raised.value) == f"another user could replace {path}: everyone can write {folder}"
+    folder.chmod(0o1777)
+    AuthFile(str(path))
+
+
 ME, OTHER = 1_000, 1_001
 
 

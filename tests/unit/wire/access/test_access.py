@@ -14,7 +14,7 @@ import pytest
 from rallypoint.wire import credentials as credentials_module
 from rallypoint.wire.access import PLAIN, Access, AccessFailed, from_environment, to_environment
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import Credentials, find_readable
 from support.access.authority import Authority
 from support.access.greeters import METHOD, greeting
 
@@ -253,6 +253,39 @@ def test_what_is_of_no_use_is_named(authority: Authority, tmp_path: Path) -> Non
         lines.append((str(failed.value), expected))
 
     assert [one for one, _ in lines] == [expected for _, expected in lines]
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o602])
+def test_secret_that_everyone_can_write_is_refused(
+    authority: Authority, tmp_path: Path, mode: int
+) -> None:
+    """A token and a key: another user would choose who this process is."""
+    token, own = tmp_path / "token", authority.issue("own")
+    token.write_text("secret")
+    token.chmod(mode)
+    Path(own.key).chmod(mode)
+    with_key = Access(ca_file=authority.ca, cert_file=own.cert, key_file=own.key)
+
+    for access, path in ((Access(token_file=str(token)), str(token)), (with_key, own.key)):
+        with pytest.raises(AccessFailed) as failed:
+            Credentials(access)
+        assert str(failed.value) == (
+            f"everyone can write {path}, which is a secret: run `chmod 600 {path}`"
+        )
+
+
+@pytest.mark.parametrize(("mode", "is_named"), [(0o644, True), (0o440, False), (0o600, False)])
+def test_secret_of_a_mount_is_used(tmp_path: Path, mode: int, is_named: bool) -> None:
+    """Kubernetes mounts secrets through links, with mode 0644, or 0440 for a group."""
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026/token").write_text("secret")
+    (tmp_path / "..2026/token").chmod(mode)
+    (tmp_path / "..data").symlink_to("..2026")
+    (tmp_path / "token").symlink_to("..data/token")
+    access = Access(token_file=str(tmp_path / "token"))
+
+    assert Credentials(access).metadata() == (("authorization", "Bearer secret"),)
+    assert find_readable(access) == (access.token_file if is_named else "")
 
 
 def test_token_is_never_shown() -> None:

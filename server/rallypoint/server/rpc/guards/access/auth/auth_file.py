@@ -6,6 +6,7 @@ import os
 import stat
 
 from rallypoint.base.log import get_logger
+from rallypoint.base.private_files import NotPrivate, require_private_place
 from rallypoint.server.rpc.guards.access.auth.rules import Rules, RulesInvalid, parse_rules
 from rallypoint.wire.files import FileUnusable, read_regular
 
@@ -75,8 +76,11 @@ def _read_rules(path: str) -> Rules:
     try:
         content, status = read_regular(path, FILE_BYTES_MAX)
         require_safe(path, status, os.geteuid())
+        require_private_place(path)
         return parse_rules(content.decode())
-    except FileUnusable as unusable:
+    except NotPrivate as error:
+        raise AuthFileInvalid(f"another user could replace {path}: {error}") from None
+    except (FileUnusable, OSError) as unusable:
         raise AuthFileInvalid(str(unusable)) from None
     except (RulesInvalid, UnicodeDecodeError) as error:
         raise AuthFileInvalid(f"{path}: {error}") from None
