@@ -153,6 +153,10 @@ limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
 	@mkdir -p docs/reference
 	$(BIN)/python -m rallypoint.cli.limits_reference > docs/reference/limits.md
 
+.PHONY: access
+access: $(STAMP) ## write docs/reference/access.md from the table that the test of every RPC checks
+	$(BIN)/python tests/support/access/table.py > docs/reference/access.md
+
 .PHONY: api
 api: $(STAMP) ## write docs/reference/api/ from the .proto files and their comments
 	@rm -f docs/reference/api/*.md && mkdir -p docs/reference/api

@@ -1,12 +1,13 @@
-"""Every RPC that a coordinator offers refuses each stranger with the right code and an audit line.
+"""Every RPC that a coordinator offers ends for every caller as the table of access says.
 
-The RPCs are those that reflection shows; a new one fails until it has a place in the sets below.
+The RPCs are those that reflection shows; a new one fails until the table has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, MethodDescriptorProto
+from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection_pb2
-from msgspec import Struct
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
+from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting import protecting
 from rallypoint.server.rpc.guards.access import audit
+from rallypoint.server.rpc.guards.access.audit import NO_CALL
 from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
 from support.access.authority import Authority
@@ -32,11 +36,24 @@ from support.access.protected import (
     OPERATOR,
     OTHER_AGENT,
     OTHER_OPERATOR,
+    RELAY,
+    RULES,
     VIEWER,
     WRONG,
-    Site,
     bearer,
+    entry,
     protected_site,
+)
+from support.access.rounds import begun
+from support.access.table import (
+    ALL_JOBS,
+    IDENTITIES,
+    KINDS,
+    REASONS,
+    Answer,
+    Identity,
+    Kind,
+    render,
 )
 from support.contract.samples import JOB, OTHER_JOB, requests
 from support.core.served import LIMIT_S, hello_of
@@ -44,84 +61,46 @@ from support.core.served import LIMIT_S, hello_of
 Metadata = tuple[tuple[str, str], ...]
 REFLECTION = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 HEALTH = "grpc.health.v1.Health/Check"
-JOIN = {"AgentService/Session"}
-CARRY = {"AgentService/Relay"}
-ABOUT_NO_JOB = {"CoordinatorService/GetCoordinator"}
-READS = {
-    *("BarrierService/ListBarriers", "EventService/ListEvents", "EventService/WatchEvents"),
-    *("JobService/GetJob", "JobService/ListJobs", "JobService/WatchJob", "JobService/WatchJobs"),
-    *("JobService/ListRuns", "JobService/ListRounds"),
-    *("NodeService/GetNode", "NodeService/ListNodes"),
-}
-CHANGES = {
-    *("JobService/CreateJob", "JobService/CancelJob", "JobService/RestartJob"),
-    *("JobService/UpdateJob", "JobService/DeleteJob"),
-    *("NodeService/DrainNode", "NodeService/CordonNode", "NodeService/UncordonNode"),
-}
-WORKERS = {
-    *("BarrierService/Arrive", "WorkerService/ReportProgress"),
-    *("KeyValueService/GetKeys", "KeyValueService/PutKey", "KeyValueService/AddToKey"),
-    *("KeyValueService/CompareAndSetKey", "KeyValueService/DeleteKey"),
-    *("KeyValueService/WriteKeys", "KeyValueService/ListKeys", "KeyValueService/WatchKeys"),
-}
 QUIET_S = 0.3
 """How long a watch is heard that is let in."""
-NO_ONE, NO_RIGHT = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED
-
-
-class Ended(Struct, frozen=True):
-    """How a call has ended, as far as it was the gate that has ended it."""
-
-    code: grpc.StatusCode | None
-    """None: it was let in."""
-    reason: str = ""
-
-
-LET_IN = Ended(None)
-
-
-class Stranger(Struct, frozen=True):
-    """A caller that may not make most calls."""
-
-    name: str
-    """In audit lines."""
-    token: str = ""
-    join: Ended = LET_IN
-    reads: Ended = LET_IN
-    changes: Ended = LET_IN
-    workers: Ended = LET_IN
-    about_no_job: Ended = LET_IN
-
-    def expected(self, method: str) -> Ended:
-        """Return how its call of a method ends."""
-        if method in CARRY:
-            return self.join if self.join.code is NO_ONE else WRONG_ROLE
-        sets = {"join": JOIN, "reads": READS, "changes": CHANGES, "workers": WORKERS}
-        found = [name for name, methods in sets.items() if method in methods]
-        if method in ABOUT_NO_JOB or method == REFLECTION:
-            found.append("about_no_job")
-        (name,) = found  # each RPC is in one set
-        ended: Ended = getattr(self, name)
-        return ended
-
-
-def unknown(name: str, token: str, reason: str) -> Stranger:
-    """Return a stranger all of whose calls are refused."""
-    return Stranger(name, token, *[Ended(NO_ONE, reason)] * 5)
-
-
-WRONG_ROLE, WRONG_JOB = Ended(NO_RIGHT, "ROLE_NOT_ALLOWED"), Ended(NO_RIGHT, "JOB_NOT_ALLOWED")
-STRANGERS = (
-    unknown("unknown", "", "ACCESS_TOKEN_MISSING"),
-    unknown("unknown", WRONG, "ACCESS_TOKEN_INVALID"),
-    unknown("bob", EXPIRED, "ACCESS_TOKEN_EXPIRED"),
-    Stranger("dash", VIEWER, WRONG_ROLE, LET_IN, WRONG_ROLE, WRONG_ROLE),
-    Stranger("trainer", AGENT, LET_IN, LET_IN, WRONG_ROLE, WRONG_ROLE),
-    Stranger("ann", OPERATOR, WRONG_ROLE, LET_IN, LET_IN, WRONG_ROLE),
-    Stranger("other trainer", OTHER_AGENT, WRONG_JOB, WRONG_JOB, WRONG_ROLE, WRONG_ROLE),
-    Stranger("other ann", OTHER_OPERATOR, WRONG_ROLE, WRONG_JOB, WRONG_JOB, WRONG_ROLE),
+OWN_VIEWER, OWN_OPERATOR = "job-viewer-token-0123", "job-operator-token-01"
+OWN_AGENT, OTHER_VIEWER = "job-agent-token-01234", "other-viewer-token-01"
+OWN = "jobs = ['job', 'created']"
+MORE = (
+    entry("a dash", "viewer", OWN_VIEWER, more=OWN)
+    + entry("a ann", "operator", OWN_OPERATOR, more=OWN)
+    + entry("a trainer", "agent", OWN_AGENT, more=OWN)
+    + entry("other dash", "viewer", OTHER_VIEWER, more="jobs = ['other*']")
 )
-OTHER_WORKER = Stranger(f"worker of {OTHER_JOB}", "", WRONG_ROLE, WRONG_JOB, WRONG_ROLE, WRONG_JOB)
+TOKENS = {
+    "none": "",
+    "bad": WRONG,
+    "expired": EXPIRED,
+    "viewer": VIEWER,
+    "viewer of the job": OWN_VIEWER,
+    "viewer of another": OTHER_VIEWER,
+    "operator": OPERATOR,
+    "operator of the job": OWN_OPERATOR,
+    "operator of another": OTHER_OPERATOR,
+    "operator by certificate": "",
+    "agent": AGENT,
+    "agent of the job": OWN_AGENT,
+    "agent of another": OTHER_AGENT,
+    "relay": RELAY,
+}
+"""Of those that are no workers."""
+NO_JOB: dict[str, Message] = {
+    "ListEvents": events_pb2.ListEventsRequest(),
+    "WatchEvents": events_pb2.WatchEventsRequest(),
+}
+"""Requests about all jobs, of methods that may also be about one."""
+FIRST = {
+    Kind.JOIN: agent_pb2.SessionRequest(
+        session_id=f"{9:032x}", connection=1, hello=hello_of(JOB, 9)
+    ).SerializeToString(),
+    Kind.CARRY: agent_pb2.RelayRequest(protocol_version=1).SerializeToString(),
+}
+"""First messages of streams."""
 
 
 @pytest.fixture
@@ -155,135 +134,148 @@ async def find_rpcs(channel: grpc.aio.Channel) -> dict[str, MethodDescriptorProt
     return found
 
 
+def request_of(name: str) -> bytes:
+    """Return a request that knows nothing of another coordinator."""
+    known = NO_JOB if name.endswith(ALL_JOBS) else requests("n1")
+    request = known.get(name.removesuffix(ALL_JOBS).rpartition("/")[2])
+    if request is None:
+        return b""
+    for field in ("known", "epoch", "start_revision"):
+        if field in request.DESCRIPTOR.fields_by_name:
+            request.ClearField(field)
+    return request.SerializeToString()
+
+
 async def call(
     channel: grpc.aio.Channel,
     name: str,
     method: MethodDescriptorProto,
     metadata: Metadata,
-    expected: Ended = LET_IN,
-) -> Ended:
-    """Make a call that is in order, and return how the gate has ended it.
+    expected: Answer,
+) -> Answer:
+    """Make a call that is in order, and return how it has ended because of who has made it.
 
     A watch that is let in may have nothing to say; one that should not be ends by itself.
     """
-    quiet_s = QUIET_S if expected == LET_IN else LIMIT_S
+    quiet_s = QUIET_S if expected is Answer.YES else LIMIT_S
+    raw = request_of(name)
+    name = name.removesuffix(ALL_JOBS)
     path = f"/{name}" if name.startswith("grpc.") else f"/rallypoint.v1.{name}"
-    request = requests("n1").get(method.name)
-    raw = b"" if request is None else request.SerializeToString()
-    kinds: dict[tuple[bool, bool], Any] = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, True): channel.stream_stream,
-    }
-    make = kinds[method.client_streaming, method.server_streaming](path)
-    try:
-        if method.client_streaming:
-            first = agent_pb2.SessionRequest(
-                session_id=f"{1:032x}", connection=1, hello=hello_of(JOB, 1)
-            )
-            stream = make(timeout=LIMIT_S, metadata=metadata)
-            opening = agent_pb2.RelayRequest(protocol_version=1) if name in CARRY else first
-            await stream.write(opening.SerializeToString() if name in JOIN | CARRY else b"")
-            await stream.read()
-            stream.cancel()
-        elif method.server_streaming:
-            stream = make(raw, timeout=quiet_s, metadata=metadata)
-            await stream.read()
-            stream.cancel()
-        else:
-            await make(raw, timeout=LIMIT_S, metadata=metadata)
-    except grpc.aio.AioRpcError as error:
-        reason = unpack_details(error.trailing_metadata()).reason
-        return Ended(error.code(), reason) if error.code() in (NO_ONE, NO_RIGHT) else LET_IN
-    return LET_IN
+    if method.client_streaming:
+        stream: Any = channel.stream_stream(path)(timeout=LIMIT_S, metadata=metadata)
+        if expected in (Answer.YES, Answer.JOB):  # else it may end meanwhile, and hide its status
+            await stream.write(FIRST.get(KINDS[name], b""))
+        return await answer_of(stream, stream.read())
+    if method.server_streaming:
+        watch: Any = channel.unary_stream(path)
+        stream = watch(raw, timeout=quiet_s, metadata=metadata)
+        return await answer_of(stream, stream.read())
+    unary: Any = channel.unary_unary(path)
+    made = unary(raw, timeout=LIMIT_S, metadata=metadata)
+    return await answer_of(made, made)
 
 
-async def check(site: Site, stranger: Stranger, metadata: Metadata, lines: list[Any]) -> int:
-    """Check how the calls of a stranger end, and their audit lines; return their number.
+async def answer_of(made: Any, said: Awaitable[Any]) -> Answer:
+    """Return how a call has ended, or that it was let in once it has said something."""
+    with suppress(grpc.aio.AioRpcError):
+        if await said is not grpc.aio.EOF:
+            made.cancel()
+            return Answer.YES
+    code = await made.code()
+    ended = (code.name, unpack_details(await made.trailing_metadata()).reason)
+    return next((answer for answer, known in REASONS.items() if known == ended), Answer.YES)
 
-    Its certificate has no role.
-    """
-    channel = site.channel(site.authority.issue("a-stranger"))
-    async with channel:
-        found = await find_rpcs(channel)
-        for name, method in found.items():
-            if name.startswith("grpc.") and name != REFLECTION:
-                continue
-            lines.clear()
-            expected = stranger.expected(name)
 
-            assert (name, expected) == (name, await call(channel, name, method, metadata, expected))
-            refused = [line for line in lines if is_refusal(line)]
-            shown = [(line["caller"], line["method"], line["outcome"]) for line in refused]
-            if expected == LET_IN:
-                assert [] == shown
-            else:
-                assert [(stranger.name, method.name, expected.reason)] == shown
-                assert refused[0]["peer"].startswith("ipv4:127.0.0.1:")
-                assert refused[0]["log_level"] == "warning"
-    return len(found)
+async def check(
+    channel: grpc.aio.Channel, caller: Identity, metadata: Metadata, lines: list[Any]
+) -> None:
+    """Check how every call of a caller ends, and its audit lines."""
+    found = await find_rpcs(channel)
+
+    assert sorted(found) == sorted(name for name in KINDS if not name.endswith(ALL_JOBS))
+    for name, kind in KINDS.items():
+        method = found[name.removesuffix(ALL_JOBS)]
+        lines.clear()
+        expected = caller.expected(kind)
+
+        assert (name, expected) == (name, await call(channel, name, method, metadata, expected))
+        audited = audit_of(caller, method.name, expected)
+        async with asyncio.timeout(LIMIT_S):
+            while len(refused := refusals_in(lines)) < len(audited):  # noqa: ASYNC110  # a list
+                await asyncio.sleep(0)  # a servicer's refusal has its line after its status
+        assert audited == [(line["caller"], line["method"], line["outcome"]) for line in refused]
+        assert all(line["peer"].startswith("ipv4:127.0.0.1:") for line in refused)
+
+
+def audit_of(caller: Identity, method: str, answer: Answer) -> list[tuple[str, str, str]]:
+    """Return the audit lines of a call, if it is refused: caller, method, outcome."""
+    if answer in (Answer.YES, Answer.ROUND):
+        return []
+    code, reason = REASONS[answer]
+    return [(caller.name, method, code if answer is Answer.FORGED else reason)]
+
+
+def refusals_in(lines: list[Any]) -> list[Any]:
+    """Return the audit lines of calls that were refused."""
+    return [line for line in lines if is_refusal(line) and line["outcome"] != NO_CALL]
 
 
 def is_refusal(line: Any) -> bool:
+    """Return whether a line is about a call that was refused, or a connection without one."""
     return bool(line["event"] == "audit" and line["log_level"] == "warning")
 
 
-@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: f"{one.name}-{one.token[:7]}")
-async def test_stranger_is_refused(tmp_path: Path, lines: list[Any], stranger: Stranger) -> None:
-    """Without a token, with a wrong or expired one, one of another role, or one of another job."""
-    async with protected_site(tmp_path) as site:
-        found = await check(site, stranger, bearer(stranger.token), lines)
-
-    assert found >= len(JOIN | CARRY | ABOUT_NO_JOB | READS | CHANGES | WORKERS)
-
-
-async def test_worker_of_another_job_is_refused(tmp_path: Path, lines: list[Any]) -> None:
-    """Its token is good for its own job."""
-    async with protected_site(tmp_path) as site:
-        channel = site.channel(site.authority.issue("a-stranger"))
-        async with channel:
-            token = await worker_token(channel, OTHER_JOB, OTHER_AGENT)
-            await check(site, OTHER_WORKER, ((WORKER_TOKEN_KEY, token),), lines)
+@pytest.mark.parametrize("name", TOKENS)
+async def test_every_call_of_every_caller(tmp_path: Path, lines: list[Any], name: str) -> None:
+    """Ends as the table of the documentation says, with an audit line if it is refused."""
+    shown = "ops-1" if name == "operator by certificate" else "a-stranger"
+    async with (
+        protected_site(tmp_path, rules=f"{RULES}\n{MORE}") as site,
+        site.channel(site.authority.issue(shown)) as channel,
+    ):
+        await check(channel, IDENTITIES[name], bearer(TOKENS[name]), lines)
 
 
-async def test_worker_reads_its_own_job(tmp_path: Path) -> None:
-    """It meets others at barriers, shares keys, reports, and reads its job, and nothing else."""
-    async with protected_site(tmp_path) as site:
-        channel = site.channel(site.authority.issue("a-stranger"))
-        async with channel:
-            metadata = ((WORKER_TOKEN_KEY, await worker_token(channel, JOB, AGENT)),)
-            found = await find_rpcs(channel)
-            about_all = {"JobService/ListJobs", "JobService/WatchJobs"}
-            for name in sorted(WORKERS | READS - about_all):
-                ended = await call(channel, name, found[name], metadata)
+@pytest.mark.parametrize("name", sorted(set(IDENTITIES) - set(TOKENS)))
+async def test_every_call_of_every_worker(tmp_path: Path, lines: list[Any], name: str) -> None:
+    """Ends as the table of the documentation says, with an audit line if it is refused.
 
-                assert (name, LET_IN) == (name, ended)
-            for name in sorted(about_all):
-                ended = await call(channel, name, found[name], metadata)
-
-                assert (name, WRONG_JOB) == (name, ended)
-
-
-async def worker_token(channel: grpc.aio.Channel, job_id: str, token: str) -> str:
-    """Return the token of a worker of a new job that runs."""
-    join: Any = channel.stream_stream(
-        "/rallypoint.v1.AgentService/Session",
-        request_serializer=agent_pb2.SessionRequest.SerializeToString,
-        response_deserializer=agent_pb2.SessionResponse.FromString,
-    )(metadata=bearer(token))
-    await join.write(
-        agent_pb2.SessionRequest(session_id=f"{1:032x}", connection=1, hello=hello_of(job_id, 1))
-    )
-    async with asyncio.timeout(LIMIT_S):
-        welcome = (await join.read()).welcome
-    KEPT.append(join)
-    found: str = welcome.desired.run.worker_token
-    assert found
-    return found
+    The lease is long: the agents send no heartbeats while these calls are made.
+    """
+    job_id, token = (OTHER_JOB, OTHER_AGENT) if name == "worker of another" else (JOB, AGENT)
+    async with (
+        protected_site(tmp_path, timing=Timing(window_ms=0, lease_ms=60_000)) as site,
+        site.channel(site.authority.issue("a-stranger")) as channel,
+    ):
+        job = await begun(channel, job_id, token)
+        worker = job.worker
+        match name:
+            case "worker of the round before":
+                await job.next_round()
+            case "worker of an old round":
+                await job.next_round()
+                await job.next_round()
+            case "worker of an ended run":
+                await job.end_run()
+            case "forged":
+                worker = worker[:-8] + "0" * 8
+        await check(channel, IDENTITIES[name], ((WORKER_TOKEN_KEY, worker),), lines)
 
 
-KEPT: list[Any] = []
-"""Streams of agents: one that is no longer referred to is cancelled."""
+def test_page_is_fresh() -> None:
+    """If this fails: make access."""
+    page = Path(__file__).parents[4] / "docs/reference/access.md"
+
+    assert f"{render()}\n" == page.read_text(encoding="utf-8")
+
+
+def test_every_caller_and_call_is_on_the_page() -> None:
+    """In one of its tables."""
+    page = render()
+
+    assert [] == [one.title for one in IDENTITIES.values() if f"| {one.title} |" not in page]
+    shown = {name.rpartition("/")[2].removesuffix(ALL_JOBS) for name in KINDS}
+    assert [] == [name for name in shown if f"{name}`" not in page]
 
 
 @pytest.mark.parametrize("kind", ["foreign", "none"])
