@@ -27,13 +27,13 @@ TIMELY = (
 )
 """Rules that hold only while nothing else goes wrong."""
 NOTICED = {
-    "forget to wake the writer": (4, "StartsTogether"),
+    "forget to wake the writer": (6, "StartsTogether"),
     "forget to wake the link": (18, "FailuresArePushed"),
     "act before hearing": (1, "Liveness"),
     "ignore stalls": (8, "NobodyIsLost"),
     "forget the connection": (8, "NobodyIsLost"),
     "send reports twice": (209, "ConnectionsLast"),
-    "forget reports of a broken stream": (261, "Liveness"),
+    "forget reports of a broken stream": (103, "Liveness"),
     "answer without hearing": (5, "NobodyIsLost"),
     "drop the rest": (47, "ConnectionsLast"),
     "close the newer outbox": (3, "Liveness"),
@@ -41,6 +41,7 @@ NOTICED = {
     "lose nested inputs": (15, "Liveness"),
     "forget the sweep of a lost helper": (17, "Liveness"),
     "start a stopped round": (194, "OneRoundPerNode"),
+    "wait for a frozen helper": (4, "Liveness"),
     "act before writing": (6, "Liveness"),
     "act without writing": (2, "Liveness"),
     "await no one": (6, "NobodyIsLost"),

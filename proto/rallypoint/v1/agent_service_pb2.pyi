@@ -785,16 +785,22 @@ Global___Succeeded: _TypeAlias = Succeeded  # noqa: Y015
 
 @_typing.final
 class Blocked(_message.Message):
-    """Processes of the round live some seconds after SIGKILL. The node takes no part in rounds until it is
-    Ready.
+    """Processes of the round live some seconds after SIGKILL, or something else keeps the node from its next
+    round, as the text says. The node takes no part in rounds until it is Ready. From a member of a running
+    round it ends the round, which charges no restart.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
     PIDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Number of the round."""
+    text: _builtins.str
+    """What keeps the node, such as "its helper process 4711 does not answer"; at most 1,024 characters.
+    Then a stop still waits for the node, as long as for others. Empty: processes survived SIGKILL.
+    """
     @_builtins.property
     def pids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Their process ids; at most 64."""
@@ -804,10 +810,11 @@ class Blocked(_message.Message):
         *,
         round: _builtins.int = ...,
         pids: _abc.Iterable[_builtins.int] | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pids", b"pids", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pids", b"pids", "round", b"round", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
+from rallypoint.agent.workers.helper_watch import HelperWatch
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.server.coordinator import Coordinator
@@ -158,6 +159,11 @@ def _start_a_stopped_round() -> Patch:
     return Launcher, "stop", lambda self: None
 
 
+def _wait_for_a_frozen_helper() -> Patch:
+    """Wait until a helper answers, however long that takes."""
+    return HelperWatch, "_note_silence", lambda self, host: None
+
+
 def _act_before_writing() -> Patch:
     """Carry out what a turn has decided while it is being written."""
     real = Coordinator._append
@@ -203,6 +209,7 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "lose nested inputs": _lose_nested_inputs,
     "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
     "start a stopped round": _start_a_stopped_round,
+    "wait for a frozen helper": _wait_for_a_frozen_helper,
     "act before writing": _act_before_writing,
     "act without writing": _act_without_writing,
     "await no one": _await_no_one,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from rallypoint.v1 import job_service_pb2, node_service_pb2
@@ -14,6 +15,16 @@ from sim.shells.plan import ALL_JOBS, LASTS_S, Fault
 
 if TYPE_CHECKING:
     from sim.shells.world import Host, World
+
+FROZEN_SHARE = 0.2
+"""Share of the seeds in which a helper stands still."""
+ENDLESS_S = 1_000.0
+"""So long only if nobody ends it."""
+FROZEN_LASTS_S = 15.0
+"""How long the job notices it afterwards."""
+CUT_OFF_SHARE = 0.5
+CUT_OFF_S = 20.0
+"""Longer than any fence."""
 
 
 class Chaos:
@@ -28,6 +39,31 @@ class Chaos:
         if self.world.rates.kinds:
             pause_s = self._rng.expovariate(1 / self.world.rates.pause_s)
             self.world.schedule.after(pause_s, self._strike)
+
+    def freeze_a_helper(self, rng: Random) -> None:
+        """Let the helper of one node stand still in some seeds, and cut the node off in some.
+
+        Not one of the kinds of faults: from a generator of its own, so that what else happens in a
+        seed stays what it was.
+        """
+        if rng.random() < FROZEN_SHARE and self.world.rates.kinds:
+            host = rng.choice(self.world.hosts)
+            at_s, for_s = rng.uniform(1, 4), rng.choice((rng.uniform(0.5, 20), ENDLESS_S))
+            is_cut_off = rng.random() < CUT_OFF_SHARE and not self.world.rates.is_patient
+            self.world.schedule.after(at_s, partial(self._freeze_helper, host, for_s, is_cut_off))
+
+    def _freeze_helper(self, host: Host, for_s: float, is_cut_off: bool) -> None:
+        process = host.living
+        if process is None or self.world.is_calm:
+            return
+        self.world.note("fault", "freeze helper", host.name)
+        self.world.rules.disturbed(host.job.job_id, max(for_s, CUT_OFF_S) + FROZEN_LASTS_S)
+        if is_cut_off:
+            host.cut_off_ns = self.world.schedule.now_ns + int(CUT_OFF_S * NS)
+            host.unreachable_ns = host.cut_off_ns
+        helper = process.helper
+        helper.freeze()
+        self.world.schedule.after(for_s, helper.thaw)
 
     def _strike(self) -> None:
         if self.world.is_calm:

@@ -21,7 +21,7 @@ QUIET_NS = 3 * NS
 """A job counts as undisturbed after this long without a fault around it."""
 FILED = frozenset({"StartsTogether", "OutcomeIsPushed"})
 """Rules about what may wait for files."""
-EXPECTED_ERRORS = frozenset({"helper_lost"})
+EXPECTED_ERRORS = frozenset({"helper_killed", "helper_lost"})
 """Events of level error that a fault causes."""
 FORBIDDEN = frozenset({"library_failed", "stream_end_dropped"})
 """Events of a lower level that no seed may cause."""

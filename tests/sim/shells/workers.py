@@ -1,7 +1,8 @@
 """The helper of an agent and its workers: processes that exist as long as the rules say.
 
 `Helper` has the requests of `WorkerHost` and sends the same events in the same order: each request
-takes a moment, no event overtakes another, and Clean follows the exits of all workers.
+takes a moment, no event overtakes another, and Clean follows the exits of all workers. A frozen one
+does and says nothing until it thaws; its workers go on.
 """
 
 from __future__ import annotations
@@ -133,6 +134,14 @@ class Helper:
         """Token of the sweep that waits for the last process."""
         self._fence: Timer | None = None
         self._is_fenced = False
+        self.is_frozen = False
+        self._left: list[Callable[[], None]] = []
+        """What it does when it thaws."""
+        self._unreaped: dict[int, Worker] = {}
+        """Workers that have ended since it stands still, by worker id."""
+        self.is_silent = False
+        """A ping has no answer."""
+        self.fenced_ms: int | None = None
 
     def attach(self, on_event: Callable[[HostEvent], None]) -> None:
         self._on_event = on_event
@@ -140,6 +149,30 @@ class Helper:
     @property
     def is_replaceable(self) -> bool:
         return True
+
+    @property
+    def takes_requests(self) -> bool:
+        return not self.is_closed
+
+    def freeze(self) -> None:
+        """Let it stand still."""
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.is_frozen = self.is_silent = False
+        self._unreaped.clear()
+        left, self._left = self._left, []
+        for call in left:
+            if not self.is_closed:
+                call()
+
+    def ping(self) -> None:
+        self.is_silent = self.is_frozen
+
+    def kill(self) -> None:
+        self.world.note("helper killed", self.pid)
+        self.lose()
 
     def replacement(self) -> Helper:
         return self.world.replace_helper(self.owner.loop)
@@ -182,7 +215,9 @@ class Helper:
         self._ask_ns = max(self._ask_ns, schedule.now_ns + int(rng.uniform(0, HELPER_S_MAX) * 1e9))
 
         def arrive() -> None:
-            if not self.is_closed:
+            if self.is_frozen:
+                self._left.append(request)
+            elif not self.is_closed:
                 request()
 
         schedule.after((self._ask_ns - schedule.now_ns) / 1e9, arrive)
@@ -192,6 +227,9 @@ class Helper:
 
     def _tell_next(self, call: Callable[[], None], delay_s: float = 0.0) -> None:
         """Call in the agent, after everything that it was to hear before."""
+        if self.is_frozen:
+            self._left.append(partial(self._tell_next, call, delay_s))
+            return
         schedule, loop = self.world.schedule, self.owner.loop
         at_ns = schedule.now_ns + int((delay_s + loop.rng.uniform(0, HELPER_S_MAX)) * 1e9)
         self._tell_ns = max(self._tell_ns, at_ns)
@@ -279,10 +317,14 @@ class Helper:
             self._fence.cancel()
         self._is_fenced = False
         delay_s = max(0.0, at_ms / 1000 - self.world.schedule.now_ns / 1e9)
-        self._fence = self.world.schedule.after(delay_s, self._fall)
+        self._fence = self.world.schedule.after(delay_s, partial(self._fall, at_ms))
 
-    def _fall(self) -> None:
+    def _fall(self, at_ms: int) -> None:
+        if self.is_frozen:
+            self._left.append(partial(self._fall, at_ms))
+            return
         self._is_fenced = True
+        self.fenced_ms = at_ms
         for worker in self.living:
             worker.group.has_died = True
         self.kill_all()
@@ -294,6 +336,8 @@ class Helper:
         self.living.remove(worker)
         if self.is_closed:
             return
+        if self.is_frozen:
+            self._unreaped[worker.worker_id] = worker
         what = worker.worker_id, worker.pid, worker.exit_code, worker.signum
         was_killed = worker.signalled_ns is not None and worker.signum == SIGKILL
         self._tell(Exited(*what, self.world.schedule.now_ns, worker.signalled_ns, was_killed))
@@ -310,7 +354,8 @@ class Helper:
         """Let the helper process die, and its workers with it; the agent notices."""
         if self.is_closed:
             return
-        self.is_closed = True
+        self.is_closed, self.is_frozen = True, False
+        self._left.clear()
         if self._fence is not None:
             self._fence.cancel()
         for worker in list(self.living):
@@ -327,7 +372,9 @@ class Helper:
     def _recover(self) -> None:
         for worker_id, pid in sorted(self._pids.items()):
             now_ns, asked_ns = self.owner.loop.now_ns(), self._asked_ns.pop(worker_id, None)
-            self._emit(Exited(worker_id, pid, None, None, now_ns, asked_ns))
+            worker = self._unreaped.get(worker_id)  # the agent reaps what a dead helper has not
+            end = (None, None) if worker is None else (worker.exit_code, worker.signum)
+            self._emit(Exited(worker_id, pid, *end, now_ns, asked_ns))
         self._emit(Clean(ORPHANS))
 
 

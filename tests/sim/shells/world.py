@@ -47,6 +47,8 @@ class Host:
     """The latest agent here; it may be gone."""
     unreachable_ns: int = 0
     """Until then nothing passes between it and the coordinator."""
+    cut_off_ns: int = 0
+    """The same beside a helper that stands still; the end of all faults does not mend it."""
     deaf_ns: int = 0
     """Until then nothing arrives here."""
     workers: list[Worker] = field(default_factory=list)
@@ -64,6 +66,7 @@ class World:
     def __init__(
         self, seed: int, *, is_durable: bool | None = None, is_traced: bool = False
     ) -> None:
+        self._seed = seed
         self.rng = Random(seed)
         self.rates = draw_rates(self.rng)
         self.jobs = draw_jobs(self.rng, self.rates)
@@ -365,7 +368,9 @@ class World:
         self.start_coordinator()
         for host in self.hosts:
             self.schedule.after(host.plan.starts_s, partial(self.start_agent, host))
-        Chaos(self).begin()
+        chaos = Chaos(self)
+        chaos.begin()
+        chaos.freeze_a_helper(Random(f"helper {self._seed}"))
         self.disk.begin()
 
     def calm(self) -> None:
@@ -373,7 +378,7 @@ class World:
         self.is_calm = True
         self.note("calm")
         for host in self.hosts:
-            host.unreachable_ns = host.deaf_ns = 0
+            host.unreachable_ns, host.deaf_ns = host.cut_off_ns, 0
             if host.living is not None:
                 host.living.loop.thaw()
         if self.coordinator is not None:

@@ -227,9 +227,9 @@ class FakeAgent:
         """Report that the node leaves its round."""
         return self.report(lambda sender: inputs.Leaving(sender, self.last_round, text))
 
-    def block(self) -> Transition:
-        """Report processes that survived SIGKILL."""
-        return self.report(lambda sender: inputs.Blocked(sender, self.last_round, (4_000,)))
+    def block(self, text: str = "") -> Transition:
+        """Report processes that survived SIGKILL, or what else keeps the node."""
+        return self.report(lambda sender: inputs.Blocked(sender, self.last_round, (4_000,), text))
 
     def drain(self, time_ms: int, reason: str = "SIGTERM") -> Transition:
         """Report that the node wants to leave."""

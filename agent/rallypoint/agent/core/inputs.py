@@ -141,6 +141,16 @@ class SweepBlocked(Struct, frozen=True):
     pids: tuple[int, ...]
 
 
+class HelperSilent(Struct, frozen=True):
+    """The helper process does not answer."""
+
+    pid: int
+
+
+class HelperAnswered(Struct, frozen=True):
+    """It answers again, or another one has taken its place."""
+
+
 class SignalReceived(Struct, frozen=True):
     """The agent got a signal that it handles."""
 
@@ -196,6 +206,8 @@ Input = (
     | WorkerEnded
     | Swept
     | SweepBlocked
+    | HelperSilent
+    | HelperAnswered
     | SignalReceived
     | NoticesReceived
     | RoundGivenUp

@@ -69,10 +69,12 @@ class SucceededReport(Struct, frozen=True):
 
 
 class BlockedReport(Struct, frozen=True):
-    """Processes survived SIGKILL."""
+    """Processes survived SIGKILL, or something else keeps the node from its next round."""
 
     round: int
     pids: tuple[int, ...]
+    text: str = ""
+    """What else; empty: processes survived SIGKILL."""
 
 
 class DrainingReport(Struct, frozen=True):

@@ -91,5 +91,7 @@ class AgentState(Struct, frozen=True):
     notices: tuple[Notice, ...] = ()
     """The coordinator's latest notices."""
     ending: Ending | None = None
+    silent_helper: int = 0
+    """Process id of the helper while it does not answer; else 0."""
     sweep_token: int = 0
     """Token of the last sweep that was requested."""

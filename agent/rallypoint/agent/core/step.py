@@ -35,7 +35,7 @@ from rallypoint.agent.core.reports import (
     SucceededReport,
 )
 from rallypoint.agent.core.state import AgentState, Ending, PortWait
-from rallypoint.agent.core.work import Work, end, stop, sweep
+from rallypoint.agent.core.work import Work, end, report_silence, stop, sweep
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 
 EXIT_CANNOT_START = 127
@@ -79,7 +79,7 @@ def _kill_ms(state: AgentState) -> int | None:
     return state.held.kill_ms if fence_ms is None else min(state.held.kill_ms, fence_ms)
 
 
-def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat case per input
+def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a case per input
     match input:
         case inputs.Welcomed():
             work.welcome(input)
@@ -114,6 +114,10 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901  # one flat c
             _on_swept(work, token)
         case inputs.SweepBlocked(token=token, pids=pids):
             _on_sweep_blocked(work, token, pids)
+        case inputs.HelperSilent(pid=pid):
+            _on_helper_silent(work, pid)
+        case inputs.HelperAnswered():
+            work.change(silent_helper=0)
         case inputs.SignalReceived(signum=signum):
             apply_signal(work, signum)
         case inputs.NoticesReceived(notices=notices):
@@ -295,6 +299,12 @@ def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
     if held is not None and token == work.state.sweep_token and held.stage is Stage.SWEEPING:
         work.hold(held.moved(Stage.BLOCKED))
         work.report(BlockedReport(held.number, pids))
+
+
+def _on_helper_silent(work: Work, pid: int) -> None:
+    work.change(silent_helper=pid)
+    if work.state.held is not None and work.state.held.is_stopping:
+        report_silence(work)
 
 
 def _on_port_reserved(work: Work, port: int) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers, Sweep
 from rallypoint.agent.core.held_round import HeldRound, Stage
-from rallypoint.agent.core.reports import Report
+from rallypoint.agent.core.reports import BlockedReport, Report
 from rallypoint.agent.core.state import AgentState, Ending
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Changes(TypedDict, total=False):
     drain: Drain
     notices: tuple[Notice, ...]
     ending: Ending
+    silent_helper: int
     sweep_token: int
 
 
@@ -90,6 +91,16 @@ def stop(work: Work, shutdown_timeout_ms: int, signum: int = SIGTERM) -> None:
     work.hold(held.signalled(work.now_ms).moved(Stage.STOPPING, kill_ms=kill_ms))
     if not held.all_ended:
         work.do(SignalWorkers(signum))
+    if work.state.silent_helper:
+        report_silence(work)
+
+
+def report_silence(work: Work) -> None:
+    """Report that the held round, which is being stopped, waits for a silent helper."""
+    held, pid = work.state.held, work.state.silent_helper
+    assert held is not None
+    text = f"its helper process {pid} does not answer"
+    work.report(BlockedReport(held.number, (pid,), text))
 
 
 def sweep(work: Work) -> None:

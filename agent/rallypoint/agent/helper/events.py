@@ -106,6 +106,16 @@ class Swept(NamedTuple):
     pids: tuple[int, ...]  # ascending
 
 
+class Fenced(NamedTuple):
+    """The helper has carried out the fence: everything below it was sent KILL."""
+
+    at_ms: int  # the time of the fence
+
+
+class Pong(NamedTuple):
+    """The helper answers a ping."""
+
+
 class HelperLost(NamedTuple):
     """The helper process died unexpectedly, and all workers with it."""
 
@@ -113,10 +123,12 @@ class HelperLost(NamedTuple):
 
 
 HostEvent = Spawned | SpawnFailed | Exited | Clean | Blocked | Swept | HelperLost
+Answer = Fenced | Pong
+"""What the host takes for itself."""
 
 
-def parse_event(message: dict[str, Any]) -> HostEvent:
-    """Return the event that a frame of the helper reports.
+def parse_event(message: dict[str, Any]) -> HostEvent | Answer:
+    """Return the event or answer that a frame of the helper reports.
 
     Raises:
         ValueError: the frame violates the protocol of this version.
@@ -142,6 +154,10 @@ def parse_event(message: dict[str, Any]) -> HostEvent:
             return Blocked(token, tuple(pids))
         case {"type": "swept", "pids": pids}:
             return Swept(tuple(pids))
+        case {"type": "fenced", "at_ms": at_ms}:
+            return Fenced(at_ms)
+        case {"type": "pong"}:
+            return Pong()
         case _:
             raise ValueError(f"the helper sent {message!r}")
 

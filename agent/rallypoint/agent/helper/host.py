@@ -13,6 +13,8 @@ Rules:
     report that all are gone. This host is then useless; launch() another, even if gRPC is loaded.
   * The agent keeps its other subprocesses in its own session, or in `spared_children`: any other
     child, younger than a helper that dies, counts as an orphan of that helper.
+  * A helper that does not answer is killed (kill), which is the same as its unexpected death. The
+    agent decides when: see workers/helper_watch.py.
   * No request waits for the helper; what cannot be written yet is queued, up to a limit.
 """
 
@@ -22,6 +24,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,6 +39,8 @@ from rallypoint.agent.helper.descendants import (
     end_orphans,
     has_variable,
     is_subreaper,
+    kill_descendants,
+    list_descendants,
     read_stat,
     spared_children,
 )
@@ -44,8 +49,10 @@ from rallypoint.agent.helper.events import (
     Blocked,
     Clean,
     Exited,
+    Fenced,
     HelperLost,
     HostEvent,
+    Pong,
     Spawned,
     SpawnFailed,
     SpawnRequest,
@@ -76,6 +83,8 @@ __all__ = [
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 # close() waits for the helper's last sweep, and this much longer for its end.
 CLOSE_MARGIN_MS = 2_000
+# A helper dies of SIGKILL at once, unless it is in uninterruptible sleep.
+DEATH_LIMIT_MS = 2_000
 # How long one attempt to kill orphans blocks its thread; repeated until they are gone.
 ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
@@ -109,6 +118,8 @@ class WorkerHost:
         self._requested: set[int] = set()  # worker ids with neither Spawned nor SpawnFailed yet
         self._pids: dict[int, int] = {}  # worker id -> pid, without Exited yet
         self._asked_ns: dict[int, int] = {}  # worker id -> first request to signal all, or to sweep
+        self._awaits_pong = False
+        self.fenced_ms: int | None = None  # the latest fence that it has carried out
         self._is_closed = False
         self._is_blocked_reported = False
         self._recovery: asyncio.Future[Orphans] | None = None
@@ -239,14 +250,37 @@ class WorkerHost:
         """
         self._send(encode({"type": "fence", "at_ms": at_ms}))
 
+    def ping(self) -> None:
+        """Ask for a sign of life; `is_silent` is false once it has come.
+
+        Raises:
+            HostClosed, HostStuck: the helper takes no request.
+        """
+        self._send(encode({"type": "ping"}))
+        self._awaits_pong = True
+
+    @property
+    def is_silent(self) -> bool:
+        """True while the last ping has no answer."""
+        return self._awaits_pong
+
+    def kill(self) -> None:
+        """KILL a helper that does not answer, and so its workers; HelperLost reports it at once."""
+        if self._is_closed:
+            return
+        self._process.kill()
+        self._read()  # what it has sent is true
+        if not self._is_closed:
+            self._lose()
+
     async def close(self) -> None:
         """Let the helper kill everything and end; kill it if it does not. No event follows."""
-        loop = asyncio.get_running_loop()
         self._on_event = None
         self._hang_up()
         if self._recovery is not None:
             await asyncio.wait([self._recovery])
-        await loop.run_in_executor(None, self._end_helper, LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+        end = partial(self._end_helper, LAST_SWEEP_MS + CLOSE_MARGIN_MS)
+        await _call_in_thread(end)
 
     def discard(self) -> None:
         """End a helper that was never attached; any other one is left alone. Blocks."""
@@ -306,8 +340,14 @@ class WorkerHost:
             self._lose()
             raise
         for event in events:
-            self._record(event)
-            self._emit(event)
+            match event:
+                case Pong():
+                    self._awaits_pong = False
+                case Fenced(at_ms=at_ms):
+                    self.fenced_ms = at_ms
+                case _:
+                    self._record(event)
+                    self._emit(event)
         if not data:
             self._lose()
 
@@ -358,7 +398,7 @@ class WorkerHost:
 
     def _recover(self) -> None:
         if self._loop is not None:
-            self._recovery = self._loop.run_in_executor(None, self._end_helper, 0)
+            self._recovery = _call_in_thread(partial(self._end_helper, 0))
             self._recovery.add_done_callback(self._finish_recovery)
 
     def _finish_recovery(self, recovery: asyncio.Future[Orphans]) -> None:
@@ -387,6 +427,9 @@ class WorkerHost:
         """Wait for the helper, kill it if needed, then its orphans. Blocks: run it in a thread."""
         if self._process.poll() is None and not await_any_exit((self.pid,), patience_ms):
             self._process.kill()
+            if not await_any_exit((self.pid,), DEATH_LIMIT_MS):  # its workers have no sign to die
+                kill_descendants(self.pid)
+                return Orphans({}, (self.pid, *list_descendants(self.pid)))
         self._process.wait()
         spared_children.discard(self.pid)
         # 0: it ended on request, after its last sweep. Only a subreaper gets orphans.
@@ -401,6 +444,33 @@ class WorkerHost:
 
     def _is_ours(self, pid: int) -> bool:
         return not self.mark or pid in self._pids.values() or has_variable(pid, self.mark)
+
+
+def _call_in_thread(call: Callable[[], Orphans]) -> asyncio.Future[Orphans]:
+    """Return what a blocking call will return, made in a thread that no program waits for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Orphans] = loop.create_future()
+
+    def finish(orphans: Orphans | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if orphans is not None:
+            future.set_result(orphans)
+        elif error is not None:
+            future.set_exception(error)
+
+    def serve() -> None:
+        orphans: Orphans | None = None
+        failure: Exception | None = None
+        try:
+            orphans = call()
+        except Exception as error:  # noqa: BLE001  # the caller gets it, in its own thread
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended, and every wait with it
+            loop.call_soon_threadsafe(finish, orphans, failure)
+
+    threading.Thread(target=serve, name="helper's end", daemon=True).start()
+    return future
 
 
 def _close_all(fds: Collection[int]) -> None:

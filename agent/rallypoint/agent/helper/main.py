@@ -25,11 +25,14 @@ Frames (see frames.py) from the agent:
     sweep   {token, limit_ms}           KILL every descendant
     fence   {at_ms}                     the same at this time of CLOCK_MONOTONIC, unless a later
                                         frame has moved it: a dead man's switch
+    ping    {}                          pong answers
 and to the agent:
     spawned {id, pid}    spawn_failed {id, errno, message}
     exited {id, pid, status, at_ns,    when it was reaped; when a signal to all, a sweep or the
             signalled_ns, killed}      fence first hit it (null: never); whether one was SIGKILL
     clean {token}        blocked {token, pids}                swept {pids}
+    fenced {at_ms}       that fence has passed, and every descendant was sent KILL
+    pong {}
 
 Standard library only, and no module that costs memory: no asyncio, subprocess, dataclasses, typing.
 """
@@ -149,6 +152,7 @@ class Helper:
         self._sweeps: dict[int, float] = {}  # token -> when to report blocked; inf: reported
         self._has_children = False
         self._fence_at_ms: int | None = None
+        self._is_fence_confirmed = False
 
     def serve(self) -> None:
         """Run until the agent is gone."""
@@ -180,11 +184,13 @@ class Helper:
         return min((wait_ms for wait_ms in waits if wait_ms is not None), default=None)
 
     def _compute_fence_ms(self) -> int | None:
-        if self._fence_at_ms is None or not (self._workers or self._has_children):
+        if self._fence_at_ms is None:
             return None
         left_ms = self._fence_at_ms - _now_ms()
         if left_ms > 0:
             return left_ms
+        if not (self._workers or self._has_children):
+            return None if self._is_fence_confirmed else 0
         return RESCAN_MS if left_ms > -LAST_SWEEP_MS else BLOCKED_RESCAN_MS
 
     def _is_past_fence(self) -> bool:
@@ -220,6 +226,9 @@ class Helper:
                 self._sweeps[message["token"]] = time.monotonic() + message["limit_ms"] / 1000
             case "fence":
                 self._fence_at_ms = message["at_ms"]
+                self._is_fence_confirmed = False
+            case "ping":
+                self._control.send("pong")
             case other:
                 raise ProtocolError(f"unknown message {other!r}")
 
@@ -341,6 +350,9 @@ class Helper:
                 worker.note_signal(signal.SIGKILL)
             kill_descendants(self._pid)
             self._reap()
+        if self._is_past_fence() and not self._is_fence_confirmed:
+            self._is_fence_confirmed = True
+            self._control.send("fenced", at_ms=self._fence_at_ms)
         if not self._has_children:
             for token in self._sweeps:
                 self._control.send("clean", token=token)

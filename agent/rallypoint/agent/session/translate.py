@@ -211,8 +211,9 @@ def report_message(  # noqa: C901  # one flat case per report
             return agent_pb2.SessionRequest(exited=exited)
         case SucceededReport(round=number):
             return agent_pb2.SessionRequest(succeeded=agent_pb2.Succeeded(round=number))
-        case BlockedReport(round=number, pids=pids):
-            return agent_pb2.SessionRequest(blocked=agent_pb2.Blocked(round=number, pids=pids))
+        case BlockedReport(round=number, pids=pids, text=text):
+            blocked = agent_pb2.Blocked(round=number, pids=pids, text=_limited(text))
+            return agent_pb2.SessionRequest(blocked=blocked)
         case GoodbyeReport(kind=goodbye, text=text):
             message = agent_pb2.Goodbye(reason=_GOODBYES[goodbye], text=_limited(text))
             return agent_pb2.SessionRequest(goodbye=message)

@@ -34,6 +34,7 @@ from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
+from rallypoint.agent.workers.helper_watch import HelperWatch
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.marks.pipe import MarkPipe
 from rallypoint.agent.workers.notices import NoticeWriter
@@ -105,8 +106,13 @@ class Supervisor:
         """Exits whose reports are being composed; that takes 2 s at most."""
         self._is_hostless = False
         """The helper is lost, and cannot be replaced."""
+        self._is_used = False
+        """Something may run below the helper: from the start of a round until it is swept."""
         self._fence_at_ms: int | None = None
         """When the helper kills everything, by the monotonic clock; None: never."""
+        self._watch = HelperWatch(
+            lambda: self.host, post, lambda: bool(self._sweep_token), lambda: self._is_used
+        )
         # Several threads, because a file system may stand still, and each call waits for the last.
         self._began = began
         self._has_swept_folders = False
@@ -171,6 +177,7 @@ class Supervisor:
             TimerFileRefused: timers are enabled, but their FIFO cannot be made.
         """
         self.host.attach(self._on_event)
+        self._watch.begin()
         self._exits.begin()
         if self._warm is not None:
             self._warm.pool.begin()
@@ -189,6 +196,7 @@ class Supervisor:
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
         self._size = order.assignment.local_world_size
+        self._is_used = True
         self._signals.begin(order.number)
         self._enter(Phase.STARTING)
         self._launcher.start(order)
@@ -227,11 +235,12 @@ class Supervisor:
         self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
 
     def arm_fence(self, at_ms: int) -> None:
-        """Let the helper kill everything at this monotonic time, even if the agent is dead by then.
+        """Let everything be killed at this monotonic time, whether agent or helper fails by then.
 
         A later call moves that time.
         """
         self._fence_at_ms = at_ms
+        self._watch.arm(at_ms)
         self._request(lambda: self.host.arm_fence(at_ms))
 
     async def end_workers(self, grace_s: float) -> None:
@@ -252,6 +261,7 @@ class Supervisor:
         """
         return (
             self._close_observers,
+            self._close_watch,
             self._close_host,
             *(() if self._warm is None else (self._warm.pool.close,)),
             self.outputs.finish,
@@ -263,6 +273,9 @@ class Supervisor:
         self._errors.close()
         self._exits.close()
         self._launcher.marks.close()
+
+    async def _close_watch(self) -> None:
+        self._watch.close()
 
     async def _close_host(self) -> None:
         await self.host.close()
@@ -340,7 +353,7 @@ class Supervisor:
 
     def _note_clean(self) -> None:
         """Note that the current sweep, if there is one, has left nothing."""
-        self._is_clean = bool(self._sweep_token)
+        self._is_clean, self._is_used = bool(self._sweep_token), False
         self._finish_sweep()
 
     def _finish_sweep(self) -> None:

@@ -1,10 +1,12 @@
 """The helper's fence, a dead man's switch: it kills everything at a time that the agent moves."""
 
 import errno
+import os
 import signal
 import time
 
-from rallypoint.agent.helper.events import SpawnFailed
+from rallypoint.agent.helper.events import ORPHANS, Clean, Exited, HelperLost, SpawnFailed
+from rallypoint.agent.helper.host import become_subreaper
 from support.processes.processes import PYTHON, STUBBORN_TREE, Conversation, Lines, Witness, exited
 
 
@@ -56,3 +58,41 @@ async def test_fence_that_is_taken_back_kills_nobody(talk: Conversation) -> None
     assert now_ms() > at_ms
     talk.host.signal(signal.SIGKILL)
     assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
+
+
+async def test_fence_is_confirmed_once_everything_was_killed(talk: Conversation) -> None:
+    """The agent learns that the helper has carried it out, also when nothing runs any more."""
+    pid = await talk.start(*PYTHON, "import signal; signal.pause()")
+    at_ms = now_ms() + 100
+    talk.host.arm_fence(at_ms)
+    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
+    talk.ask(*PYTHON, "pass", worker_id=2)
+    assert isinstance(await talk.next(), SpawnFailed)
+    assert talk.host.fenced_ms == at_ms
+
+    talk.host.arm_fence(at_ms + 1)
+    for worker_id in (3, 4):  # the second answer follows the pass that confirms the fence
+        talk.ask(*PYTHON, "pass", worker_id=worker_id)
+        assert isinstance(await talk.next(), SpawnFailed)
+    assert talk.host.fenced_ms == at_ms + 1
+
+
+async def test_helper_that_stands_still_is_killed_with_its_workers(
+    talk: Conversation, output: Lines, witness: Witness
+) -> None:
+    """It does not answer; its death ends everything below it, sessions and daemons among them."""
+    become_subreaper()
+    talk.host.ping()
+    pid = await talk.start(*PYTHON, STUBBORN_TREE, out=output.write_fd)
+    witness.watch(*output.pids(3).values())
+    assert not talk.host.is_silent
+    os.kill(talk.host.pid, signal.SIGSTOP)
+    talk.host.ping()
+    talk.host.kill()
+
+    assert talk.host.is_silent
+    assert await talk.next() == HelperLost(talk.host.pid)
+    event = await talk.next()
+    assert isinstance(event, Exited) and event.pid == pid
+    assert await talk.next() == Clean(ORPHANS)
+    assert witness.await_deaths() == []

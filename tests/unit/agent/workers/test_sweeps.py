@@ -35,7 +35,8 @@ class Host:
     """Stands in for the helper process; its worker holds standard error until it is let go."""
 
     pid = 1
-    is_replaceable = True
+    is_replaceable = takes_requests = True
+    is_silent = False
 
     def __init__(self) -> None:
         self.workers: dict[int, int] = {}
@@ -50,6 +51,8 @@ class Host:
     def signal(self, signum: int, *, alone: bool = False) -> None: ...
 
     def sweep(self, token: int, limit_ms: int) -> None: ...
+
+    def ping(self) -> None: ...
 
     def replacement(self) -> Host:
         if not self.is_replaceable:

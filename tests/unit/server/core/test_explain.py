@@ -103,6 +103,14 @@ def stopping_with_one_blocked() -> Bench:
     return bench
 
 
+def stopping_with_a_silent_helper() -> Bench:
+    bench, a, b = running()
+    a.fail()
+    bench.obey(b)
+    a.block("its helper process 7 does not answer")
+    return bench
+
+
 def growing() -> Bench:
     bench, *_ = running()
     bench.advance(60_000)
@@ -205,6 +213,15 @@ def farewell() -> Bench:
             60_000,
             "1 of 2 required nodes are ready; "
             "waiting for a (blocked by processes that survived SIGKILL); at most 60.0 s more",
+        ),
+        (
+            stopping_with_a_silent_helper,
+            WaitKind.STOP,
+            1,
+            1,
+            35_000,
+            "1 of 2 nodes still to stop; "
+            "waiting for a (its helper process 7 does not answer); at most 35.0 s more",
         ),
         (
             growing,

@@ -131,11 +131,13 @@ class Succeeded(Struct, frozen=True):
 
 
 class Blocked(Struct, frozen=True):
-    """Processes survived SIGKILL."""
+    """Processes survived SIGKILL, or something else keeps the node from its next round."""
 
     sender: Sender
     round: int
     pids: tuple[int, ...]
+    text: str = ""
+    """What else; empty: processes survived SIGKILL."""
 
 
 class Draining(Struct, frozen=True):

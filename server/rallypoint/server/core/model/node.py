@@ -110,6 +110,9 @@ class Node(Struct, frozen=True):
     blocked_round: int = 0
     """Latest round whose processes survived SIGKILL here, so that a report that is sent again
     counts once; 0: none."""
+    hindrance: str = ""
+    """What keeps it from being ready, as its agent says; empty: nothing that it knows. It is not
+    journalled: it changes no decision."""
     eligibility: Eligibility = Eligibility.NONE
     """Eligibility by the health of its name, as of now."""
     acknowledged: int = 0

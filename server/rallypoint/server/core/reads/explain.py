@@ -306,6 +306,9 @@ def _state_of(node: Node) -> tuple[AwaitedState, str]:
     """Return the state of an awaited node, and the same in words."""
     if not node.attached:
         return AwaitedState.DISCONNECTED, "disconnected"
+    if node.hindrance:
+        is_blocked = node.state is NodeState.BLOCKED
+        return AwaitedState.BLOCKED if is_blocked else AwaitedState.STOPPING, node.hindrance
     match node.state:
         case NodeState.UNREADY:
             return AwaitedState.STOPPING, "stopping an earlier round"

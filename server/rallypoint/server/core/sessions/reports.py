@@ -145,9 +145,9 @@ def _apply_report(draft: Draft, node: Node, report: inputs.Report) -> None:
             draft.leaving.append((node.session, text or "its agent shut down"))
         case inputs.NewerReport():
             pass
-        case inputs.Blocked(round=number):
+        case inputs.Blocked(round=number, text=text):
             if number == node.last_round:
-                become_blocked(draft, node)
+                note_blocked(draft, node, text)
         case _ if report.round != node.last_round:
             pass  # stale
         case _ if node.member:
@@ -261,18 +261,32 @@ def mark_start_failed(draft: Draft, node: Node, text: str) -> None:
     draft.put_node(replace(node, state=NodeState.FAILED))
 
 
-def become_blocked(draft: Draft, node: Node) -> None:
+def note_blocked(draft: Draft, node: Node, text: str) -> None:
+    """Note that a node cannot become clean, or with a text, what else keeps it from its next round.
+
+    A round that runs does not go on with a member that is kept from it. A stop goes on to wait for
+    such a member, because its workers may still end in time.
+    """
+    phase = draft.require_job(node.job_id).phase
+    if text and phase is not Phase.RUNNING:
+        draft.put_node(replace(node, hindrance=text))
+    else:
+        become_blocked(draft, node, text)
+
+
+def become_blocked(draft: Draft, node: Node, text: str = "") -> None:
     """Note that a node cannot become clean; a member that has succeeded keeps its success.
 
     An agent repeats the report to a coordinator that has started again: it counts once.
     """
-    number = node.last_round
-    draft.put_node(replace(node, state=NodeState.BLOCKED, set_aside=True, blocked_round=number))
+    number, why = node.last_round, text or "its processes survived SIGKILL"
+    blocked = replace(node, state=NodeState.BLOCKED, set_aside=True, blocked_round=number)
+    draft.put_node(replace(blocked, hindrance=text))
     if node.blocked_round < number:
-        note_failure(draft, node.job_id, node.name, "its processes survived SIGKILL")
+        note_failure(draft, node.job_id, node.name, why)
     phase = draft.require_job(node.job_id).phase
     if phase is Phase.RUNNING or node.state is NodeState.SUCCEEDED:
-        depart(draft, node, RoundReason.NODE_LEFT, "its processes survived SIGKILL")
+        depart(draft, node, RoundReason.NODE_LEFT, why)
 
 
 def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
@@ -292,6 +306,7 @@ def become_ready(draft: Draft, node: Node, ready: inputs.ReadyPort) -> None:
             port=ready.port,
             last_round=node.last_round if node.member else ready.round,
             set_aside=False,
+            hindrance="",
             held=None,
         )
     )

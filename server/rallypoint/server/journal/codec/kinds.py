@@ -23,6 +23,7 @@ LEFT_OUT: dict[type, frozenset[str]] = {
         {
             "attached",
             "port",
+            "hindrance",
             "eligibility",
             "acknowledged",
             "pids",

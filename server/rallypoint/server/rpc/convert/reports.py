@@ -110,7 +110,8 @@ def _round_report(
         case "succeeded":
             return inputs.Succeeded(sender, envelope.succeeded.round)
         case "blocked":
-            return inputs.Blocked(sender, envelope.blocked.round, tuple(envelope.blocked.pids))
+            blocked = envelope.blocked
+            return inputs.Blocked(sender, blocked.round, tuple(blocked.pids), blocked.text)
         case "leaving":
             return inputs.Leaving(sender, envelope.leaving.round, envelope.leaving.text)
         case _:

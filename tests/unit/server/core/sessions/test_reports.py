@@ -164,6 +164,20 @@ def test_success_outlives_blocked_processes() -> None:
     assert (Outcome.SUCCEEDED, 1) == (finished(c).outcome, len(bench.rounds()))
 
 
+def test_member_that_cannot_go_on_ends_the_round_uncharged() -> None:
+    """No restart is charged, and no round has the node until it is ready."""
+    bench, a, b, c = trio()
+    a.block("no space left on device")
+    bench.obey(b, c)
+
+    sealed = bench.rounds()[-1]
+    assert (RoundReason.NODE_LEFT, 0) == (sealed.reason, bench.job().counts.restart_count)
+    assert ["b", "c"] == bench.order()
+    assert "no space left on device" == bench.state.nodes[a.session].hindrance
+    a.ready()
+    assert "" == bench.state.nodes[a.session].hindrance
+
+
 def test_success_outlives_a_goodbye() -> None:
     """A member that succeeded and then left keeps its success."""
     _, a, b, c = growing()
