@@ -399,11 +399,11 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_OPEN_BARRIERS: _LimitKind.ValueType  # 8
     """Barriers of one job that are open."""
     LIMIT_KIND_PAYLOAD_BYTES: _LimitKind.ValueType  # 9
-    """Bytes of payloads at one barrier."""
+    """Bytes of payloads at one barrier, or of all barriers of one job."""
     LIMIT_KIND_WAITING_CALLS: _LimitKind.ValueType  # 10
     """Calls that wait."""
     LIMIT_KIND_KEYS: _LimitKind.ValueType  # 11
-    """Keys, or bytes of keys and values."""
+    """Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
     LIMIT_KIND_ANSWER_BYTES: _LimitKind.ValueType  # 12
     """Bytes of one answer."""
     LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
@@ -441,11 +441,11 @@ LIMIT_KIND_WATCHES_PER_HOST: LimitKind.ValueType  # 7
 LIMIT_KIND_OPEN_BARRIERS: LimitKind.ValueType  # 8
 """Barriers of one job that are open."""
 LIMIT_KIND_PAYLOAD_BYTES: LimitKind.ValueType  # 9
-"""Bytes of payloads at one barrier."""
+"""Bytes of payloads at one barrier, or of all barriers of one job."""
 LIMIT_KIND_WAITING_CALLS: LimitKind.ValueType  # 10
 """Calls that wait."""
 LIMIT_KIND_KEYS: LimitKind.ValueType  # 11
-"""Keys, or bytes of keys and values."""
+"""Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
 LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
 """Bytes of one answer."""
 LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13

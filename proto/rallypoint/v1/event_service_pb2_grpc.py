@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class EventServiceStub(object):
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     def __init__(self, channel):
@@ -50,7 +51,8 @@ class EventServiceStub(object):
 
 class EventServiceServicer(object):
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     def ListEvents(self, request, context):
@@ -97,7 +99,8 @@ def add_EventServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class EventService(object):
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     @staticmethod

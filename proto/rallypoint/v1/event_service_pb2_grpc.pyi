@@ -28,7 +28,8 @@ GRPC_VERSION: str
 
 class EventServiceStub:
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     @_typing.overload
@@ -52,7 +53,8 @@ class EventServiceStub:
 @_typing.type_check_only
 class EventServiceAsyncStub(EventServiceStub):
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -72,7 +74,8 @@ class EventServiceAsyncStub(EventServiceStub):
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     """What has happened to jobs, in order. Events outlive the run and the job. The coordinator keeps the
-    latest 512 of each job, and the latest 200,000 of all.
+    latest 512 of each job, and the latest 200,000 of all, divided equally among the
+    shards where coordinators share a store.
     """
 
     @_abc_1.abstractmethod

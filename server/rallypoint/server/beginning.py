@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.clock import JournalClock, wall_ms
+from rallypoint.server.core.events.log import EVENTS_MAX, EventLog
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import JobId
@@ -15,6 +16,7 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord, Memory, replay
 from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 
@@ -29,7 +31,12 @@ class Begun(Struct):
 
 
 async def begin(
-    journal: Journal, timing: Timing, *, listens: bool, shard: int | None = None
+    journal: Journal,
+    timing: Timing,
+    *,
+    listens: bool,
+    shard: int | None = None,
+    together: Together | None = None,
 ) -> Begun:
     """Load the journal, raise the epoch, and continue journal time.
 
@@ -39,6 +46,7 @@ async def begin(
         listens: a coordinator without memory may have been at work before, so a new journal begins
             with a window in which running rounds are adopted.
         shard: number for the log; None: the coordinator has no others.
+        together: what the states of the process hold; None: there is no other one.
 
     Raises:
         JournalFailed: when the journal cannot be read or written.
@@ -46,8 +54,9 @@ async def begin(
     began_ns = time.monotonic_ns()
     loaded = await journal.load()
     unix_ms = wall_ms()
+    together = Together() if together is None else together
     if not loaded.records:
-        return await _begin_new(journal, timing, unix_ms, listens=listens)
+        return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
     # The wall clock may have been set back, journal time never runs backwards.
     now_ms = loaded.now_ms + max(0, unix_ms - loaded.unix_ms)
     memory = _replay(loaded)
@@ -60,6 +69,7 @@ async def begin(
         now_ms=now_ms,
         last_ms=loaded.now_ms,
         explain=_explain,
+        together=together,
     )
     restored.records += restored.state.clocks.measure(now_ms, unix_ms)
     await journal.append(restored.records, now_ms)
@@ -71,7 +81,15 @@ async def begin(
     return Begun(restored.state, JournalClock(now_ms))
 
 
-async def _begin_new(journal: Journal, timing: Timing, unix_ms: int, *, listens: bool) -> Begun:
+async def _begin_new(
+    journal: Journal,
+    timing: Timing,
+    unix_ms: int,
+    shards: int,
+    together: Together,
+    *,
+    listens: bool,
+) -> Begun:
     # Higher than the epoch of any earlier coordinator, unless the clock was set back. In that case
     # the first Hello with a higher epoch raises it.
     state = State(
@@ -81,6 +99,8 @@ async def _begin_new(journal: Journal, timing: Timing, unix_ms: int, *, listens:
         durable=journal.is_durable,
         timing=timing,
         listens_until_ms=0,
+        events=EventLog(most=EVENTS_MAX // shards),
+        together=together,
     )
     if listens and timing.window_ms > 0:
         state.has_unknown_past = True
@@ -94,7 +114,7 @@ async def _begin_new(journal: Journal, timing: Timing, unix_ms: int, *, listens:
 
 def _replay(loaded: Loaded) -> Memory:
     try:
-        return replay(loaded.records)
+        return replay(loaded.records, events_max=EVENTS_MAX // loaded.shards)
     except Exception as error:
         incident = new_incident()
         log.error("replay_failed", incident=incident, exc_info=error)

@@ -7,6 +7,7 @@ may expire, so two orders of independent moves lead to the same state, and `key_
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -341,7 +342,7 @@ def copied(state: State) -> State:
         arrivals={key: dict(arrivals) for key, arrivals in state.arrivals.items()},
         counted={key: dict(counted) for key, counted in state.counted.items()},
         keys={job_id: space.copy() for job_id, space in state.keys.items()},
-        keys_weight=state.keys_weight,
+        holding=deepcopy(state.holding),
         gone=dict(state.gone),
         events=state.events.copy(),
         deadlines=deadlines,

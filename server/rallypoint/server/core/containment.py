@@ -111,7 +111,7 @@ def evict(
     gone.update(sessions, state.sessions.pop(job_id, ()))
     state.tallies.pop(job_id, None)
     space = state.keys.pop(job_id, None)
-    state.keys_weight -= 0 if space is None else space.weight
+    state.holding.keys -= 0 if space is None else space.weight
     for session in gone:
         state.nodes.pop(session, None)
     state.heard = sum(node.is_heard for node in state.nodes.values())
@@ -122,6 +122,7 @@ def evict(
     effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
     effects += _end_barriers(state, job_id, now_ms, text)
     if job is None:
+        state.holding.jobs = len(state.jobs)
         state.revise(job_id)
         deletion = _log_deletion(state, job_id, now_ms, text)
         return Eviction((JobForgotten(job_id), *deletion), tuple(effects))
@@ -168,6 +169,7 @@ def _end_barriers(state: State, job_id: JobId, now_ms: int, text: str) -> list[E
     over: list[Effect] = []
     for key, barrier in state.barriers.pop(job_id, {}).items():
         state.counted.pop(key, None)
+        state.holding.drop(key)
         arrivals = tuple(sorted(state.arrivals.pop(key, {}).items()))
         if barrier.is_open:
             missing = barrier.expected.count - len(arrivals)

@@ -36,6 +36,7 @@ from rallypoint.server.core.rounds.rounds import culprit_due_ms
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.state.tally import Tally, tally_of
@@ -99,6 +100,7 @@ def restore(
     now_ms: int,
     last_ms: int,
     explain: Callable[[JobId, Exception], str],
+    together: Together | None = None,
 ) -> Restored:
     """Return the state of the coordinator as it starts again.
 
@@ -111,6 +113,7 @@ def restore(
         now_ms: journal time.
         last_ms: journal time of the latest batch; what was due by then has happened.
         explain: returns why a job could not be restored, for its verdict.
+        together: what the states of the process hold; None: there is no other one.
     """
     state = State(
         coordinator_id=coordinator_id,
@@ -125,6 +128,7 @@ def restore(
         gone=memory.gone,
         clocks=memory.clocks,
         listens_until_ms=0,
+        together=Together() if together is None else together,
     )
     if len(memory.gone) >= FORGOTTEN_MAX:  # others may have been dropped
         state.revisions.compacted = epoch * PER_EPOCH
@@ -151,6 +155,7 @@ def restore(
             text = explain(job_id, error)
             state.jobs[job_id] = job
             restored.records += evict(state, job_id, nodes, now_ms, text).records
+    state.holding.jobs = len(state.jobs)
     restored.records += note_changes(before, restored.records, state)
     return restored
 
@@ -237,14 +242,16 @@ def _restore_shared(
         state.barriers[job_id] = barriers
         times = [time_ms for barrier in barriers.values() for time_ms in times_of(barrier)]
         state.deadlines.set((DeadlineKind.BARRIER, job_id), min(times, default=None))
-    for key in barriers:
+    for key, barrier in barriers.items():
+        arrivals = memory.arrivals.get(key, {})
+        state.holding.weigh(barrier, arrivals.items(), memory.counted.get(key, {}))
         if key in memory.arrivals:
             state.arrivals[key] = memory.arrivals[key]
         if key in memory.counted:
             state.counted[key] = memory.counted[key]
     if job_id in memory.keys:
         space = state.keys[job_id] = memory.keys[job_id]
-        state.keys_weight += space.weight
+        state.holding.keys += space.weight
 
 
 def _restore_node(

@@ -19,6 +19,7 @@ from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.rounds.claims import may_read
+from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.rpc.about.service import CoordinatorService
@@ -81,13 +82,15 @@ class Shared(Struct, frozen=True):
     """Only one large answer is built at a time."""
     peers: Peers
     """What each host uses of all shards together."""
+    together: Together
+    """What the jobs of all shards hold."""
     protection: Protection = OPEN
     """Of the coordinator."""
 
 
 def share(protection: Protection = OPEN) -> Shared:
     """Return what the shards of a new coordinator share."""
-    return Shared(Pace(), Peers(), protection)
+    return Shared(Pace(), Peers(), Together(), protection)
 
 
 class Shard:
@@ -103,6 +106,7 @@ class Shard:
         services: Mapping[str, Any],
         distances: Distances,
         worker_tokens: WorkerTokens,
+        together: Together,
     ) -> None:
         """Hold what `open_shard` has put together; `run` does the work."""
         self.number = number
@@ -116,6 +120,7 @@ class Shard:
         self._journal = journal
         self._coordinator = coordinator
         self._outboxes = outboxes
+        self._together = together
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
         """Return `answer(state, now_ms)`, computed when everything it can see is in the journal.
@@ -149,7 +154,8 @@ class Shard:
         self._outboxes.end()
 
     async def close(self) -> None:
-        """Close the journal; `run` has ended."""
+        """Close the journal; `run` has ended, and the jobs belong to another process."""
+        self._together.remove(self.state.holding)
         await self._journal.close()
 
 
@@ -168,7 +174,9 @@ async def open_shard(
         JournalFailed: when the journal cannot be read or written.
     """
     shard = number if settings.is_shared else None
-    begun = await begin(journal, settings.timing, listens=settings.listens, shard=shard)
+    begun = await begin(
+        journal, settings.timing, listens=settings.listens, shard=shard, together=shared.together
+    )
     state, outboxes, distances = begun.state, Outboxes(), current_distances()
     distances.follow(state.clocks)
     coordinator = Coordinator(
@@ -194,7 +202,10 @@ async def open_shard(
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
-    return Shard(number, journal, state, coordinator, outboxes, services, distances, tokens)
+    return Shard(
+        *(number, journal, state, coordinator, outboxes, services, distances, tokens),
+        shared.together,
+    )
 
 
 def add_services(services: Mapping[str, Any], server: grpc.aio.Server) -> None:

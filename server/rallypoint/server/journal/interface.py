@@ -47,6 +47,8 @@ class Loaded(Struct, frozen=True):
     """When that was by the wall clock, as Unix time; 0 when there is none."""
     is_new: bool = True
     """Nothing was ever written to it."""
+    shards: int = 1
+    """Journals into which the jobs of its store are divided, this one among them."""
 
 
 class Journal(Protocol):

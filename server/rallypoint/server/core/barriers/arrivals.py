@@ -7,9 +7,11 @@ from msgspec.structs import replace
 from rallypoint.server.core.barriers.ends import (
     break_if_hopeless,
     drop_barrier,
+    forget_ends,
     note_due,
     release,
 )
+from rallypoint.server.core.keyspace.values import BARE_WEIGHT_MAX, TOTAL_WEIGHT_MAX
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import BarrierArrived
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
@@ -17,6 +19,8 @@ from rallypoint.server.core.model.barrier import (
     NAMES_MAX,
     OPEN_MAX,
     PAYLOADS_BYTES_MAX,
+    RANK_WEIGHT,
+    WEIGHT_MAX,
     Arrival,
     Barrier,
     BarrierKey,
@@ -28,6 +32,12 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.holding import (
+    BARRIER_BYTES,
+    size_of_arrival,
+    size_of_counted,
+    size_of_opening,
+)
 
 
 def receive_arrival(draft: Draft, arrive: inputs.Arrive) -> Refusal | None:
@@ -65,6 +75,9 @@ def receive_arrival(draft: Draft, arrive: inputs.Arrive) -> Refusal | None:
             round=job.round.header.number,
         )
     arrival = Arrival(arrive.request_id, barrier.round, draft.now_ms, arrive.payload)
+    full = _make_space(draft, job, barrier, arrive, arrival, is_first=is_first)
+    if full is not None:
+        return full
     barrier = replace(
         barrier,
         arrived=barrier.arrived + 1,
@@ -203,6 +216,45 @@ def _make_room(draft: Draft, key: BarrierKey) -> Refusal | None:
         return limit_reached(Limit.OPEN_BARRIERS, OPEN_MAX)
     if key not in known and len(known) >= NAMES_MAX and idle is not None:
         drop_barrier(draft, idle)
+    return None
+
+
+def _make_space(
+    draft: Draft,
+    job: Job,
+    barrier: Barrier,
+    arrive: inputs.Arrive,
+    arrival: Arrival,
+    *,
+    is_first: bool,
+) -> Refusal | None:
+    """Refuse an arrival for which there is no memory; before that, forget the job's oldest ends."""
+    assert job.round is not None
+    key, holding, together = barrier.key, draft.state.holding, draft.state.together
+    added = size_of_arrival(arrive.participant, arrival)
+    added += size_of_counted(arrive.participant, arrive.request_id)
+    added += BARRIER_BYTES + size_of_opening(key, barrier.expected) if is_first else 0
+    of_job_max = WEIGHT_MAX + RANK_WEIGHT * job.round.header.world_size
+    is_bare = arrive.participant.kind is not ParticipantKind.NAME and not arrive.payload
+    is_bare = is_bare and not (is_first and barrier.expected.participants)
+    total_max = TOTAL_WEIGHT_MAX + BARE_WEIGHT_MAX * is_bare
+    excess_of_job = holding.of_jobs.get(key.job_id, 0) + added - of_job_max
+    excess = max(excess_of_job, together.weight + added - total_max)
+    if excess <= 0:
+        return None
+    others = (one for one in draft.barriers_of(key.job_id) if one.ends and one.key != key)
+    forgotten: list[Barrier] = []
+    for other in sorted(others, key=lambda one: one.ends[-1].at_ms):
+        forgotten.append(other)
+        excess -= holding.ended_of(other.key)
+        if excess <= 0:
+            break
+    if excess > 0:
+        is_own = excess_of_job > 0
+        limit, most = (Limit.BARRIER_BYTES, of_job_max) if is_own else (Limit.ALL_WEIGHT, total_max)
+        return limit_reached(limit, most)
+    for other in forgotten:
+        forget_ends(draft, other)
     return None
 
 

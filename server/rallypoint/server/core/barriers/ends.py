@@ -64,14 +64,20 @@ def expire_barriers(draft: Draft, job_id: JobId) -> None:
     for barrier in draft.barriers_of(job_id):
         kept = barrier
         if barrier.ends and draft.now_ms >= barrier.ends[-1].at_ms + REMEMBERED_MS:
-            kept = replace(barrier, ends=())
-            draft.records.append(BarrierDropped(barrier.key, only_ends=True))
-            draft.put_barrier(kept)
+            kept = forget_ends(draft, barrier)
         if kept.is_open and draft.now_ms >= kept.deadline_ms and job is not None:
             waited_s = (draft.now_ms - (kept.opened_ms or 0)) / 1000
             text = f"not all participants arrived within {waited_s:g} s"
             break_barrier(draft, kept, job, BreakReason.OVERDUE, text)
     _set_due(draft, job_id)
+
+
+def forget_ends(draft: Draft, barrier: Barrier) -> Barrier:
+    """Forget how the generations of a barrier have ended; return the barrier."""
+    kept = replace(barrier, ends=())
+    draft.records.append(BarrierDropped(barrier.key, only_ends=True))
+    draft.put_barrier(kept)
+    return kept
 
 
 def note_due(draft: Draft, job_id: JobId, at_ms: int) -> None:

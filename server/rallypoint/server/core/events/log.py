@@ -114,6 +114,8 @@ class EventLog(Struct, eq=False):
     """Events that are kept."""
     jobs: dict[JobId, JobEvents] = field(default_factory=dict)
     """Jobs of which any event is kept."""
+    most: int = field(default_factory=lambda: EVENTS_MAX)
+    """Events that are kept."""
 
     def __eq__(self, other: object) -> bool:
         """Return whether readers find the same in both."""
@@ -166,7 +168,7 @@ class EventLog(Struct, eq=False):
             self.last = max(self.last, event.sequence)
             if len(of_job.events) > EVENTS_PER_JOB_MAX:
                 self._drop(of_job)
-            elif self.count > EVENTS_MAX:
+            elif self.count > self.most:
                 self._drop_oldest()
         if self.head > max(_DROPPED_MAX, self.count):
             del self.all[: self.head]

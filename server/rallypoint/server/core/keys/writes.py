@@ -86,11 +86,11 @@ def _may_be_forgotten(draft: Draft, job: Job, space: Keyspace, request: inputs.W
 
 
 def _find_total(draft: Draft, space: Keyspace, changes: tuple[Change, ...]) -> Refusal | None:
-    """Return the limit of all jobs together, if these changes would exceed it."""
-    if draft.state.keys_weight < TOTAL_WEIGHT_MAX:
+    """Return the limit of all jobs of the process together, if these changes would exceed it."""
+    if draft.state.together.weight < TOTAL_WEIGHT_MAX:
         return None
     is_growth = any(one.place not in space.entries for one in changes)
-    return limit_reached(Limit.ALL_KEYS, TOTAL_WEIGHT_MAX) if is_growth else None
+    return limit_reached(Limit.ALL_WEIGHT, TOTAL_WEIGHT_MAX) if is_growth else None
 
 
 class _Writing:

@@ -11,7 +11,10 @@ KEYS_MAX = 65_536
 BYTES_MAX = 33_554_432
 """Bytes of all keys and values of a job."""
 TOTAL_WEIGHT_MAX = 536_870_912
-"""What the keys of all jobs may weigh together, with what is remembered of them."""
+"""What the keys and barriers of all jobs of a process may weigh, with what is remembered."""
+BARE_WEIGHT_MAX = TOTAL_WEIGHT_MAX // 8
+"""What ranks and nodes that bring nothing to a barrier may weigh beyond that, so that one job with
+large values stops no other job's barriers."""
 ANSWER_BYTES_MAX = 1_048_576
 """Bytes of keys and values in one answer."""
 VALUE_BYTES_MAX = 65_536

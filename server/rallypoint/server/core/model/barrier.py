@@ -7,6 +7,7 @@ arrival after that begins the next one.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -19,7 +20,11 @@ OPEN_MAX = 256
 NAMES_MAX = 1_024
 """Names of a job that are in use or remembered; beyond that the oldest is forgotten."""
 ENDS_MAX = 4
-"""Ends of one name that are remembered."""
+"""Ends of one name that are remembered, and generations of which all arrivals are."""
+WEIGHT_MAX = 67_108_864
+"""What the barriers of a job may weigh, with what is remembered of them."""
+RANK_WEIGHT = 4_096
+"""How much more they may weigh for each rank of its round."""
 PARTICIPANTS_MAX = 1_024
 """Participants that a barrier may name. Each of them sends all names, so a larger barrier is one of
 all ranks, or of a count."""
@@ -128,6 +133,31 @@ class Ended(Struct, frozen=True):
             return False
         who, arrival = self.arrivals[place]
         return who == participant and arrival.request_id == request_id
+
+
+def count_arrivals(
+    counted: Mapping[Participant, tuple[str, int]],
+    generation: int,
+    arrivals: Iterable[tuple[Participant, Arrival]],
+) -> dict[Participant, tuple[str, int]]:
+    """Return the latest arrival of each participant after the end of a generation.
+
+    Args:
+        counted: before it.
+        generation: that has ended.
+        arrivals: of that generation.
+
+    Returns: The request id and the generation of each. Of free names, which may be new ones each
+        time, no more than PARTICIPANTS_MAX, but always those of the latest ENDS_MAX generations.
+    """
+    kept = dict(counted)
+    kept.update((who, (arrival.request_id, generation)) for who, arrival in arrivals)
+    names = [(one[1], who) for who, one in kept.items() if who.kind is ParticipantKind.NAME]
+    if len(names) > PARTICIPANTS_MAX:
+        for last, who in sorted(names)[:-PARTICIPANTS_MAX]:
+            if last <= generation - ENDS_MAX:
+                del kept[who]
+    return kept
 
 
 def _who(arrival: tuple[Participant, Arrival]) -> Participant:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.log import EventLog, JobEvents
+from rallypoint.server.core.events.log import EVENTS_MAX, EventLog, JobEvents
 from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of, size_of_answer
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
@@ -41,6 +41,7 @@ from rallypoint.server.core.model.barrier import (
     BarrierKey,
     Ended,
     Participant,
+    count_arrivals,
 )
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Gone, Job
@@ -144,9 +145,9 @@ class Memory(Struct):
     """Jobs to which a record could not be applied, and why not."""
 
 
-def replay(records: Iterable[JournalRecord]) -> Memory:
-    """Apply `records`, oldest first, to an empty memory."""
-    memory = Memory()
+def replay(records: Iterable[JournalRecord], *, events_max: int = EVENTS_MAX) -> Memory:
+    """Apply `records`, oldest first, to an empty memory that keeps so many events."""
+    memory = Memory(events=EventLog(most=events_max))
     for record in records:
         try:
             _apply_record(memory, record)
@@ -324,7 +325,8 @@ def _apply_keys_record(
 def _apply_events(memory: Memory, record: EventsLogged | EventsSnapshot) -> None:
     if isinstance(record, EventsSnapshot):
         jobs = {job_id: JobEvents(dropped=dropped) for job_id, dropped in record.jobs}
-        memory.events = EventLog(record.last, record.dropped, record.evicted, jobs=jobs)
+        most = memory.events.most
+        memory.events = EventLog(record.last, record.dropped, record.evicted, jobs=jobs, most=most)
     else:
         memory.events.take(record.events)
 
@@ -349,8 +351,8 @@ def _apply_barrier_record(
             arrivals = tuple(sorted(memory.arrivals.pop(key, {}).items()))
             ended = Ended(generation, record.at_ms, arrivals, record.broken)
             memory.barriers[key] = memory.barriers[key].closed(ended)
-            counted_now = {who: (one.request_id, generation) for who, one in arrivals}
-            memory.counted.setdefault(key, {}).update(counted_now)
+            before = memory.counted.get(key, {})
+            memory.counted[key] = count_arrivals(before, generation, arrivals)
         case BarrierArrived(key=key, arrival=arrival):
             known = memory.barriers.get(key) or Barrier(key, 0)
             opened_ms = arrival.at_ms if known.opened_ms is None else known.opened_ms

@@ -12,6 +12,7 @@ from rallypoint.server.core.messages.records import (
     RoundSealed,
     RunClosed,
 )
+from rallypoint.server.core.model.barrier import Arrival, Participant
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict
 from rallypoint.server.core.model.worker import FailedWorker
@@ -21,6 +22,7 @@ from rallypoint.server.core.reads.replay import (
     JournalRecord,
     KeysRestored,
 )
+from rallypoint.server.core.state.holding import size_of_opening
 
 EVENT_BYTES = 512
 """Memory of an event, about."""
@@ -42,14 +44,21 @@ def weight_of(record: JournalRecord) -> int:
             objects = len(entries) + len(changes) + len(requests)
             answered = sum(size_of_answer(answer) for _, answer in requests)
             return kept + changed + answered + objects * OBJECT_BYTES
-        case BarrierArrived(arrival=arrival):
-            return len(arrival.payload)
-        case BarrierSnapshot(arrivals=arrivals):
-            return sum(len(arrival.payload) for _, arrival in arrivals)
+        case BarrierArrived(key=key, expected=expected, participant=who, arrival=arrival):
+            opening = 0 if expected is None else size_of_opening(key, expected)
+            return opening + _bytes_of(who, arrival)
+        case BarrierSnapshot(barrier=barrier, arrivals=arrivals):
+            ended = [one for end in barrier.ends for one in end.arrivals]
+            opening = size_of_opening(barrier.key, barrier.expected)
+            return opening + sum(_bytes_of(*one) for one in (*arrivals, *ended))
         case EventsLogged(events=events):
             return len(events) * EVENT_BYTES
         case _:
             return _weight_of_job_record(record)
+
+
+def _bytes_of(who: Participant, arrival: Arrival) -> int:
+    return len(who.name.encode()) + len(arrival.payload)
 
 
 def _weight_of_job_record(record: JournalRecord) -> int:

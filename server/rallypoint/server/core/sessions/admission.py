@@ -118,8 +118,8 @@ def awaits_first_agent(job: Job) -> bool:
 
 
 def is_full(draft: Draft) -> bool:
-    """Return whether there is no room for another job."""
-    return len(draft.state.jobs) >= JOBS_MAX
+    """Return whether there is no room for another job in the process."""
+    return draft.state.together.jobs >= JOBS_MAX
 
 
 def has_idle(draft: Draft) -> bool:

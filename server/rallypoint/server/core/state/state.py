@@ -9,7 +9,13 @@ from msgspec import Struct, field
 from rallypoint.server.core.events.log import EventLog
 from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.messages.records import EventsLogged, KeysDropped, KeysWritten
-from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
+from rallypoint.server.core.model.barrier import (
+    Arrival,
+    Barrier,
+    BarrierKey,
+    Participant,
+    count_arrivals,
+)
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion
@@ -17,6 +23,7 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
+from rallypoint.server.core.state.holding import Holding, Together
 from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
 
@@ -60,13 +67,15 @@ class State(Struct):
     """Who has arrived at each open barrier."""
     counted: dict[BarrierKey, dict[Participant, tuple[str, int]]] = field(default_factory=dict)
     """The latest arrival of each participant at a generation that has ended: its request id, and
-    the generation. So an arrival that is sent again never counts twice."""
+    the generation. So an arrival that is sent again never counts twice. See `count_arrivals`."""
     gone: dict[JobId, Gone] = field(default_factory=dict)
     """Jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
-    keys_weight: int = 0
-    """How much memory they take, about, in bytes."""
+    holding: Holding = field(default_factory=Holding)
+    """What the jobs hold of what there may be only so much of in a process."""
+    together: Together = field(default_factory=Together)
+    """What all states of the process hold, this one among them."""
     events: EventLog = field(default_factory=EventLog)
     """What has happened to all jobs."""
     clocks: Clocks = field(default_factory=Clocks)
@@ -101,6 +110,8 @@ class State(Struct):
     def __post_init__(self) -> None:
         """Begin with the epoch, unless the journal was loaded."""
         self.since_epoch = self.since_epoch or self.epoch
+        if not any(part is self.holding for part in self.together.parts):
+            self.together.parts.append(self.holding)
         if not self.events.last:
             self.events.begin(self.epoch)
 
@@ -235,10 +246,10 @@ def _apply_entries(state: State, entries: dict[IndexKey, SessionId | None]) -> N
 
 def _apply_keys(state: State, change: KeyChange) -> None:
     before = state.keys.get(change.job_id)
-    state.keys_weight -= 0 if before is None else before.weight
+    state.holding.keys -= 0 if before is None else before.weight
     apply_keys(state.keys, change)
     after = state.keys.get(change.job_id)
-    state.keys_weight += 0 if after is None else after.weight
+    state.holding.keys += 0 if after is None else after.weight
 
 
 def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
@@ -258,6 +269,7 @@ def _apply_jobs(state: State, delta: Delta) -> None:
     for job_id, job in delta.jobs.items():
         remember_gone(state.gone, job_id, delta.gone.get(job_id))
         _apply_job(state, job_id, job)
+    state.holding.jobs = len(state.jobs)
     for job_id in delta.revised:
         state.revise(job_id)
 
@@ -274,15 +286,22 @@ def _apply_barriers(state: State, delta: Delta) -> None:
     for key, added in delta.arrivals.items():
         state.arrivals.setdefault(key, {}).update(added)
     for key, barrier in delta.barriers.items():
+        before = state.barriers.get(key.job_id, {}).get(key)
         _apply_barrier(state, key, barrier)
+        if barrier is None:
+            state.holding.drop(key)
+            continue
+        ends = () if before is None else before.ends
+        counted = None if barrier.ends is ends else state.counted.get(key, {})
+        state.holding.weigh(barrier, delta.arrivals.get(key, {}).items(), counted)
 
 
 def _apply_barrier(state: State, key: BarrierKey, barrier: Barrier | None) -> None:
     if barrier is None or not barrier.is_open:
         ended = state.arrivals.pop(key, {})
         if ended and barrier is not None:
-            counted = {who: (one.request_id, barrier.generation) for who, one in ended.items()}
-            state.counted.setdefault(key, {}).update(counted)
+            counted = state.counted.get(key, {})
+            state.counted[key] = count_arrivals(counted, barrier.generation, ended.items())
     if barrier is None or not (barrier.is_open or barrier.ends):
         state.counted.pop(key, None)
     if barrier is not None:

@@ -51,6 +51,7 @@ class EtcdJournal:
         """
         self.identity = fleet.identity
         self.secret = fleet.secret
+        self._shards = fleet.shard_count
         self._log = ShardLog(client, client.address.prefix, claim)
         self._unix_ms = unix_ms
         self._release = release
@@ -84,6 +85,7 @@ class EtcdJournal:
             now_ms=batches[-1].now_ms if batches else 0,
             unix_ms=batches[-1].unix_ms if batches else 0,
             is_new=is_new,
+            shards=self._shards,
         )
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:

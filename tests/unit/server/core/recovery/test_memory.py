@@ -99,7 +99,7 @@ def test_keys_and_their_requests_go_on() -> None:
 
     assert 12 == at.add("n", 7)
     assert since == at.bench.job().since_epoch
-    assert at.space.weight == at.bench.state.keys_weight
+    assert at.space.weight == at.bench.state.holding.keys
 
 
 def test_events_go_on_without_a_gap() -> None:

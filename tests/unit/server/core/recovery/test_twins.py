@@ -72,4 +72,4 @@ def test_start_is_no_more_than_broken_streams(seed: int, steps: int) -> None:
         other.arrivals,
         other.counted,
     )
-    assert (one.keys, one.keys_weight, one.gone) == (other.keys, other.keys_weight, other.gone)
+    assert (one.keys, one.holding, one.gone) == (other.keys, other.holding, other.gone)
