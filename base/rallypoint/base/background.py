@@ -1,8 +1,8 @@
 """Tasks that run beside a context, which owns them: it ends them, and hears when one ends too soon.
 
 A task group would cancel the body of the context. These contexts are entered by one task and left
-by another, and whoever runs a program decides how it ends: so the end of a task is the exception of
-a future, which the owner waits for beside everything else that may end the program.
+by another, and the owner decides how the program ends. So the end of a task is the exception of a
+future, which the owner waits for beside everything else that may end the program.
 """
 
 from __future__ import annotations

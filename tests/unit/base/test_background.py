@@ -40,7 +40,7 @@ def new_failed() -> asyncio.Future[None]:
 async def test_owner_hears_of_an_end(
     work: Callable[[], Coroutine[Any, Any, None]], expected: type[Exception]
 ) -> None:
-    """Of an exception, a return and a cancellation of its own; the others run on."""
+    """Of an exception, a return and a cancellation from inside; the others run on."""
     failed = new_failed()
     async with Background(failed) as background:
         other = background.start(stay())

@@ -175,10 +175,10 @@ async def call(
     return await answer_of(made, made)
 
 
-async def answer_of(made: Any, said: Awaitable[Any]) -> Answer:
-    """Return how a call has ended, or that it was let in once it has said something."""
+async def answer_of(made: Any, first: Awaitable[Any]) -> Answer:
+    """Return how a call has ended, or that it was let in once it has an answer."""
     with suppress(grpc.aio.AioRpcError):
-        if await said is not grpc.aio.EOF:
+        if await first is not grpc.aio.EOF:
             made.cancel()
             return Answer.YES
     code = await made.code()

@@ -20,6 +20,7 @@ from rallypoint.server.hosting.protecting import Protected
 from rallypoint.server.rpc.guards.access.auth.rules import Rules, parse_rules
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.protection import Protection
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused, token_missing
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc
@@ -123,7 +124,7 @@ async def test_session_ends(tmp_path: Path, lines: list[Any], change: str) -> No
 async def test_session_stays_in_the_job_that_its_token_may_touch(
     tmp_path: Path, lines: list[Any]
 ) -> None:
-    """A job was taken from the token: its session does not go on by naming one that is left."""
+    """A job was taken from the token: its session does not continue by naming one that is left."""
     rules = entry("x", "agent", OLD, more='jobs = ["a", "b"]')
     async with (
         protected_site(tmp_path, rules=rules, needs_client=False) as site,
@@ -280,3 +281,27 @@ async def test_forwarded_watch_ends(lines: list[Any]) -> None:
             await ending(call) for call in (*calls, kept)
         ]
     assert [("x", "WatchEvents", "ACCESS_TOKEN_INVALID")] * 3 == ended(lines)
+
+
+async def test_stream_that_cannot_be_checked_keeps_no_other_one() -> None:
+    """All others are checked, and all are checked again at the next look."""
+    source = Source(parse_rules(STRANGER))
+    gate, checked, ended = Gate(source), list[str](), list[AccessRefused]()
+
+    def fail() -> AccessRefused | None:
+        checked.append("broken")
+        raise LookupError("a bug")
+
+    def refuse() -> AccessRefused | None:
+        checked.append("sound")
+        return token_missing()
+
+    gate.streams.hold(fail, ended.append)
+    gate.streams.hold(refuse, ended.append)
+    source.rules = parse_rules(STRANGER)
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup):
+            await gate.check_streams()
+
+    assert ["broken", "broken", "sound"] == sorted(checked)
+    assert ["ACCESS_TOKEN_MISSING"] == [refused.reason for refused in ended]

@@ -78,6 +78,7 @@ def test_without_a_file_each_certificate_has_every_role() -> None:
         ('[[token]]\nname = "a"\nrole = "agent"', "missing required field `sha256`"),
         (entry("a", "root", OLD), "Invalid enum value 'root'"),
         (entry("a", "worker", OLD), "role is not agent"),
+        (entry("a", "relay", OLD, more='jobs = ["x"]'), "a relay has no jobs"),
         (entry("a", "agent"), "not one or 2 digests"),
         (entry("a", "agent", "x", "y", "z"), "not one or 2 digests"),
         (entry("", "agent", OLD), "the name has not"),

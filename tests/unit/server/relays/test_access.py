@@ -163,7 +163,7 @@ async def test_revoked_agent_ends_alone(site: Site, relay: HandRelay) -> None:
 
 @pytest.mark.parametrize("token", [VIEWER, AGENT, OTHER_AGENT])
 async def test_stranger_cannot_be_a_relay(channel: grpc.aio.Channel, token: str) -> None:
-    """That is a right of its own, which agents do not have."""
+    """Agents do not have that right."""
     stranger = HandRelay(channel, bearer(token))
 
     assert "PERMISSION_DENIED" == (await stranger.ending())[0]

@@ -92,7 +92,9 @@ def new(
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", help="whose it is, for audit lines")
     ],
-    role: Annotated[Role, typer.Option("--role", help="what its holder may do")] = Role.AGENT,
+    role: Annotated[
+        Role, typer.Option("--role", help="what its holder is: agent, operator, viewer or relay")
+    ] = Role.AGENT,
     job: Annotated[
         list[str] | None,
         typer.Option(

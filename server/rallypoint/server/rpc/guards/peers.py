@@ -32,8 +32,8 @@ PEER_CHARS_MAX = 253
 """Of a peer that a relay names."""
 _PEER = re.compile("(ipv4|ipv6|unix):[!-~]+")
 VIA = " via "
-"""Between a peer that a relay has named and the relay, which may say what it likes. So the two are
-a host of their own: no relay uses up what the host that it names may use by itself."""
+"""Between a peer that a relay has named and the relay. A relay may name any, so both together count
+as one more host: no relay uses up what the host that it names may use by itself."""
 
 
 class LimitExceeded(Exception):
@@ -290,7 +290,7 @@ def name_by(relay: str, named: str) -> str:
 def host_of(peer: str) -> str:
     """Return the host of a gRPC peer such as ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711.
 
-    A peer that a relay has named is a host of its own.
+    A peer that a relay has named, together with the relay, is one more host.
     """
     named, via, relay = peer.partition(VIA)
     if via:

@@ -154,6 +154,14 @@ def test_token_is_shown_once_and_stored_as_a_digest(capsys: pytest.CaptureFixtur
     assert entry["expires"].tzinfo is not None
 
 
+def test_token_of_a_relay_has_no_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each agent that it carries has its own."""
+    assert run("token", "new", "--name", "rack", "--role", "relay") == 0
+    assert 'role = "relay"' in capsys.readouterr().out
+    assert run("token", "new", "--name", "rack", "--role", "relay", "--job", "x") == 2
+    assert "--job is not for relays" in capsys.readouterr().err
+
+
 def test_token_in_a_file_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file is new, and its owner's alone."""
     path = tmp_path / "token"

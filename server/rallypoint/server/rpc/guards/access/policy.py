@@ -37,8 +37,8 @@ _CHANGE = Row((Role.OPERATOR,), is_change=True)
 _WORKER = Row((Role.WORKER,), checks_worker=True)
 _JOIN = Row((Role.AGENT,))
 _CARRY = Row((Role.RELAY,), has_job=False)
-"""The agents that a relay carries are checked one by one, each for its own job. What the relay says
-of them is believed, so that is a right of its own."""
+"""The agents that a relay carries are checked one by one, each for its own job. The coordinator
+believes what a relay says of them, so agents do not have this right."""
 _OPEN = Row((), has_job=False, is_open=True)
 CLOSED = Row((), has_job=False)
 """For a method without a row."""
