@@ -28,6 +28,27 @@ if __name__ == "__main__":
     )
     elastic_launch(config, grow)()
 """
+LAUNCHES_TWICE = """
+import ctypes
+import os
+import threading
+from rallypoint.elastic import LaunchConfig, elastic_launch
+
+PR_GET_CHILD_SUBREAPER = 37
+
+def is_subreaper():
+    flag = ctypes.c_int()
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(flag), 0, 0, 0)
+    return bool(flag.value)
+
+if __name__ == "__main__":
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1, start_method="spawn")
+    seen = [is_subreaper()]
+    for _ in range(2):
+        elastic_launch(config, os.getpid)()
+        seen.append(is_subreaper())
+    print(*seen)
+"""
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -171,3 +192,18 @@ def test_lost_helper_is_replaced_unless_it_was_a_fork(
         assert line.startswith("once ")
         assert line.endswith("was a fork of this process, and cannot be started again")
     assert output.all() == b""
+
+
+def test_program_is_no_subreaper_after_a_launch(tmp_path: Path) -> None:
+    """What it starts later has init as its last parent: it would not reap such a process itself."""
+    script = tmp_path / "program.py"
+    script.write_text(LAUNCHES_TWICE)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S * 2,
+        check=True,
+    )
+
+    assert done.stdout.split() == ["False"] * 3

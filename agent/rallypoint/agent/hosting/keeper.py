@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 from rallypoint.agent.hosting.decision import Hosting
@@ -26,6 +27,7 @@ from rallypoint.agent.hosting.process import HostedProcess
 from rallypoint.agent.hosting.protection import Protection, describe_admission
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
 
@@ -63,6 +65,8 @@ class Keeper:
         """
         self.hosting = hosting
         self._access = access
+        self._names = FileThread("host names")
+        """Looks names up, which may take as long as the network lets it."""
         self._may_host = True
         """No coordinator was found there that a person runs."""
         self.is_host = False
@@ -110,7 +114,7 @@ class Keeper:
         """
         if self._may_host and not self.is_host and not self._is_known:
             # The endpoint's name may be unknown at first, such as that of a pod.
-            self.is_host = await asyncio.to_thread(is_host, self.hosting)
+            self.is_host = await self._names.begin(partial(is_host, self.hosting)).future
         if not self.is_host:
             return
         self._announce()
@@ -296,7 +300,7 @@ class Keeper:
         host, port = self.hosting.host, self.hosting.port
         if await accepts(host, port):
             return  # it has begun to listen meanwhile
-        if await asyncio.to_thread(leads_here, host):
+        if await self._names.begin(partial(leads_here, host)).future:
             # Such as one for [::1], when this agent's endpoint is the name of the host.
             self._suspect(
                 f"a coordinator listens on port {port} of this host, but not at {host}: give all "

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from enum import Enum
+from functools import partial
 
 from msgspec.structs import replace
 
+from rallypoint.base.file_thread import FileThread
 from rallypoint.wire.access import Access
 
 CONNECT_S_MAX = 1.0
@@ -67,9 +69,10 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
     from rallypoint.wire.credentials import Credentials
     from rallypoint.wire.handshakes import explain, is_closed, probe
 
+    files = FileThread("probe")
     if access.uses_tls:
         access = replace(access, server_name=access.server_name or name)
-    credentials = await asyncio.to_thread(Credentials, access)
+    credentials = await files.begin(partial(Credentials, access)).future
     async with credentials.open_aio_channel(target, client_options()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
@@ -82,6 +85,6 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
                 return Listener.FOREIGN, ""
             text = error.details() or ""
             if is_closed(text):
-                return Listener.UNKNOWN, await asyncio.to_thread(probe, target, access)
+                return Listener.UNKNOWN, await files.begin(partial(probe, target, access)).future
             return Listener.UNKNOWN, explain(text)
     return Listener.COORDINATOR, ""

@@ -32,6 +32,7 @@ from rallypoint.agent.output.streams import (
     open_terminal,
 )
 from rallypoint.base.console import Console, Consoles
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -193,7 +194,7 @@ class WorkerOutputs(Struct):
         for stream in self._streams:
             stream.hurry()
         await self._drain()
-        await asyncio.to_thread(self._flush)
+        await FileThread("consoles").begin(self._flush).future
         for console in (self.consoles.out, self.consoles.err):
             console.release()
         await self._drain()

@@ -7,10 +7,12 @@ Each attempt takes what they have at that moment.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 import grpc.aio
 
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
@@ -19,6 +21,7 @@ from rallypoint.wire.credentials import READABLE, Credentials, Metadata, find_re
 
 log = get_logger()
 
+READING = "reading certificates and token"
 READ_S_MAX = 5.0
 """How long an attempt waits for the files; the first one fails then, others use what was read."""
 
@@ -39,6 +42,7 @@ class Opening:
     def __init__(self, access: Access, grounds: Grounds | None = None) -> None:
         """Keep how the agent proves itself; its files are read at the first attempt."""
         self._access = access
+        self._files = FileThread("access")
         self._grounds = grounds
         self._credentials: Credentials | None = None
         self._problem = ""
@@ -73,8 +77,8 @@ class Opening:
             return False
         try:
             async with asyncio.timeout(READ_S_MAX):
-                await asyncio.to_thread(credentials.look_now)
-        except TimeoutError:
+                await self._files.run(READING, credentials.look_now)
+        except (TimeoutError, OSError):  # OSError: too many reads wait for the first one
             return False
         return credentials.metadata() != metadata
 
@@ -87,12 +91,14 @@ class Opening:
         try:
             async with asyncio.timeout(READ_S_MAX):
                 if credentials is None:
-                    self._credentials = await asyncio.to_thread(Credentials, self._access)
-                    if path := await asyncio.to_thread(find_readable, self._access):
+                    self._credentials = await self._files.run(
+                        READING, partial(Credentials, self._access)
+                    )
+                    if path := await self._files.run(READING, partial(find_readable, self._access)):
                         log.warning("secret_readable", path=path, then=READABLE)
                     return self._credentials
-                await asyncio.to_thread(credentials.look)
-        except TimeoutError:
+                await self._files.run(READING, credentials.look)
+        except (TimeoutError, OSError):
             if credentials is None:
                 text = f"certificates and token cannot be read within {READ_S_MAX:g} s"
                 raise Unreachable(text) from None

@@ -9,7 +9,7 @@ from functools import partial
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.agent.helper.host import WorkerHost, become_subreaper
+from rallypoint.agent.helper.host import WorkerHost, hold_subreaper, release_subreaper
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
@@ -27,6 +27,7 @@ class LocalSeat(Seat):
     consoles: Consoles | None = None
     """Where the workers' output goes; None: to the streams of this process."""
     _workers: LocalWorkers
+    _holds_subreaper = False
 
     def __init__(self, plan: Plan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
         """Prepare a node.
@@ -44,7 +45,8 @@ class LocalSeat(Seat):
         return Node(plan, self._new_workers)
 
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
-        become_subreaper()
+        hold_subreaper()
+        self._holds_subreaper = True
         function = agent.settings.launch.function
         if function is None or not function.is_forked:  # without exec, a process shows no variable
             mark = agent.settings.environment[AGENT_MARK_ENV]
@@ -92,3 +94,6 @@ class LocalSeat(Seat):
         """Leave the job if that has not happened, and wait until nothing runs here."""
         super().close()
         self._host.discard()  # the agent may have failed before it took the helper
+        if self._holds_subreaper:
+            self._holds_subreaper = False
+            release_subreaper()

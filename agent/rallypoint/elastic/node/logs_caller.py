@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rallypoint.agent.output.destinations import Destinations
@@ -13,6 +14,7 @@ from rallypoint.agent.torchelastic.logs_plugin import (
     PluginAnswer,
     PluginSpec,
 )
+from rallypoint.base.file_thread import FileThread
 
 ANSWER_S_MAX = 60.0
 """How long the program may take; it may create folders on a slow file system."""
@@ -38,7 +40,8 @@ class CallerLogsPlugin(LogsPlugin):
         changed = {rank: dict(env) for rank, env in envs.items()}
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                dest = await asyncio.to_thread(self.reify, changed)
+                asked = partial(self.reify, changed)
+                dest = await FileThread("logs specs").run("asking for destinations", asked)
         except TimeoutError:
             raise LogsPluginError(f"{self.name}.reify took over {ANSWER_S_MAX:g} s") from None
         except Exception as error:  # whatever the program raises becomes the reason
