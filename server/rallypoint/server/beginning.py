@@ -7,7 +7,7 @@ import time
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.clock import JournalClock, wall_ms
+from rallypoint.server.clock import JUMP_MS, JournalClock, continue_ms, wall_ms
 from rallypoint.server.core.events.log import EVENTS_MAX, EventLog
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
@@ -57,8 +57,8 @@ async def begin(
     together = Together() if together is None else together
     if not loaded.records:
         return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
-    # The wall clock may have been set back, journal time never runs backwards.
-    now_ms = loaded.now_ms + max(0, unix_ms - loaded.unix_ms)
+    now_ms = continue_ms(loaded.now_ms)
+    _log_gap(unix_ms - loaded.unix_ms, shard)
     memory = _replay(loaded)
     restored = restore(
         memory,
@@ -67,7 +67,6 @@ async def begin(
         durable=journal.is_durable,
         timing=timing,
         now_ms=now_ms,
-        last_ms=loaded.now_ms,
         explain=_explain,
         together=together,
     )
@@ -79,6 +78,23 @@ async def begin(
     which = {} if shard is None else {"shard": shard}
     log.info("journal_loaded", **which, **facts, took_ms=took_ms)
     return Begun(restored.state, JournalClock(now_ms))
+
+
+def _log_gap(gap_ms: int, shard: int | None) -> None:
+    """Log that the journal was written long before now, or after it, by the wall clock.
+
+    The wall clock cannot tell how long the coordinator was away from how far it was set. Neither
+    decides anything, apart from the epoch.
+    """
+    if abs(gap_ms) <= JUMP_MS:
+        return
+    which = {} if shard is None else {"shard": shard}
+    if gap_ms < 0:
+        why = "the wall clock was set back, or this host's is behind; no wait ends later or earlier"
+        log.warning("wall_clock_jumped", **which, by_s=gap_ms // 1000, why=why)
+        return
+    why = "the coordinator was away, or the wall clock was set; every wait goes on where it was"
+    log.warning("journal_time_stood", **which, for_s=gap_ms // 1000, why=why)
 
 
 async def _begin_new(

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.clock import JournalClock, wall_ms
+from rallypoint.server.clock import JUMP_MS, JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
@@ -123,6 +123,8 @@ class Coordinator:
         self._stalled_ms = 0
         """Length of stalls that the core does not know about yet."""
         self._compaction = Compaction(journal.length, journal.size, is_shared=is_shared)
+        self._kept_ms = clock.now_ms()
+        """Journal time of the latest batch."""
         self._has_ended = False
 
     async def submit(self, input: inputs.Input) -> None:
@@ -240,7 +242,8 @@ class Coordinator:
         """Wait for an input or a deadline; return when it was due, if at all, and the input."""
         is_watching = bool(self._state.nodes) or self._state.window_until_ms > 0
         sleep_s = PULSE_S if is_watching else None
-        due_ms = self._state.next_deadline_ms()
+        dues_ms = (self._state.next_deadline_ms(), self._keep_time_ms())
+        due_ms = min((at_ms for at_ms in dues_ms if at_ms is not None), default=None)
         if due_ms is not None:
             until_due_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
             sleep_s = until_due_s if sleep_s is None else min(sleep_s, until_due_s)
@@ -256,7 +259,7 @@ class Coordinator:
 
     async def _turn(self, arrived: Sequence[Item]) -> None:
         now_ms, turn = self._clock.now_ms(), Turn()
-        self._stepper.measure(now_ms, wall_ms(), turn)
+        self._measure(now_ms, turn)
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():
             # A lease runs from the arrival of the heartbeat. After a stall that can be later than
@@ -278,6 +281,20 @@ class Coordinator:
             with _containing():
                 _announce(turn.effects)
         self._answer_all([item for item in arrived[:handled] if isinstance(item, Query)], now_ms)
+
+    def _measure(self, now_ms: int, turn: Turn) -> None:
+        """Compare the clocks, and keep the time that has passed if that is due."""
+        unix_ms, keep_ms = wall_ms(), self._keep_time_ms()
+        jumped_ms = self._clock.jumped_ms(unix_ms)
+        if abs(jumped_ms) > JUMP_MS:
+            log.warning("wall_clock_jumped", by_s=jumped_ms // 1000, why="no wait depends on it")
+        is_due = keep_ms is not None and now_ms >= keep_ms
+        self._stepper.measure(now_ms, unix_ms, turn, keeps_time=is_due)
+
+    def _keep_time_ms(self) -> int | None:
+        """Return when the journal has to keep the time that has passed; None: never."""
+        after_ms = self._state.keep_time_ms() if self._journal.is_durable else None
+        return None if after_ms is None else self._kept_ms + after_ms
 
     def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
         """Answer all requests, whose answers this turn has, and readers until their time is over.
@@ -322,6 +339,7 @@ class Coordinator:
 
     async def _append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await self._journal.append(records, now_ms)
+        self._kept_ms = now_ms
         if self._compaction.is_due(self._journal.length, self._journal.size):
             await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms

@@ -18,7 +18,7 @@ from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged, Refuse
 from rallypoint.server.core.messages.errors import BrokenInvariant
-from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.messages.records import ClockMeasured, EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
@@ -94,9 +94,15 @@ class Stepper:
             if is_over():
                 break
 
-    def measure(self, now_ms: int, unix_ms: int, turn: Turn) -> None:
-        """Compare the clocks; times of day are right around a stall, also after a restart."""
-        turn.records.extend(self._state.clocks.measure(now_ms, unix_ms))
+    def measure(self, now_ms: int, unix_ms: int, turn: Turn, *, keeps_time: bool = False) -> None:
+        """Compare the clocks; times of day are right around a stall, also after a restart.
+
+        `keeps_time` adds a record in any case: the journal time that has passed survives a crash.
+        """
+        records = self._state.clocks.measure(now_ms, unix_ms)
+        if keeps_time and not records:
+            records = [ClockMeasured(now_ms, unix_ms)]
+        turn.records.extend(records)
 
     def close(self, turn: Turn) -> None:
         """Add to the records what the turn has changed and no record says. Nothing follows."""

@@ -29,6 +29,9 @@ IDENTITY = f"{0xD:032x}"
 SECRET = bytes(range(32))
 SLOW_MS = (5, 60, 400, 6_000)
 """How long an append may take, at most."""
+JUMP_PERCENT = 25
+"""Of the starts."""
+JUMPS_MS = (7_000, 61_000, 3_600_000)
 CUT_OFF_MS = (3_000, 9_000, 40_000)
 """How long nothing passes after a partition was open; the last is longer than any fence."""
 DOWN_MS_MAX = 4_000
@@ -114,6 +117,10 @@ class Disk:
         """Return how long an append takes that is slow; it ends with the faults."""
         left_ms = max(1, self.world.faults.until_ms - self.world.clock.now_ms)
         return min(self.rng.randint(1, self.rng.choice(SLOW_MS)), left_ms)
+
+    def draw_jump_ms(self) -> int:
+        """Return how far ahead the clock of the host is where a coordinator starts again."""
+        return self.rng.choice(JUMPS_MS) if self.rng.random() * 100 < JUMP_PERCENT else 0
 
     def let_through(self, slow_ms: int) -> None:
         """Let some hosts behind a partition through while an append takes its time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rallypoint.server.clock import continue_ms
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
@@ -12,6 +13,7 @@ from rallypoint.server.core.reads.replay import JournalRecord, Memory, replay
 from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.codec.batches import Batch
 from sim.durable.disk import CRASHES, IDENTITY, LOST, Disk
 from sim.world.contacts import Contacts
 
@@ -55,10 +57,9 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
     batches = disk.load()
     is_new = not batches
     memory = replay(record for batch in batches for record in batch.records)
-    last_ms = now_ms = 0
+    now_ms = 0
     if batches:
-        last_ms = batches[-1].now_ms
-        now_ms = last_ms + max(0, unix_ms - batches[-1].unix_ms)
+        now_ms = resume_ms(batches[-1], unix_ms)
     epoch = max(memory.epoch + 1, unix_ms)
     if is_new:
         state = _new_state(IDENTITY, epoch, timing)
@@ -73,7 +74,6 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
             durable=True,
             timing=timing,
             now_ms=now_ms,
-            last_ms=last_ms,
             explain=_explain,
         )
         state, records = restored.state, restored.records
@@ -89,6 +89,11 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
         contacts = before.contacts
         contacts.restarted(before.now_ms(), now_ms)
     return Past(state, memory, DURABLE_LIFE, now_ms, contacts)
+
+
+def resume_ms(last: Batch, unix_ms: int) -> int:
+    """Return when journal time continues; the wall clock has no part in it."""
+    return continue_ms(last.now_ms)
 
 
 def _new_state(coordinator_id: str, epoch: int, timing: Timing) -> State:

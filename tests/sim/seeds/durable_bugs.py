@@ -19,6 +19,7 @@ from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads import notes
+from rallypoint.server.core.reads import replay as replaying
 from rallypoint.server.core.reads.replay import memory_of
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
@@ -291,7 +292,7 @@ def _leave_a_gap() -> list[Patch]:
 def _resume_nothing() -> list[Patch]:
     """Note in the journal that others may have been at work."""
 
-    def raised(epoch: int, resumed: bool = False, window_until_ms: int = 0) -> EpochRaised:
+    def raised(epoch: int, resumed: bool, window_until_ms: int, at_ms: int) -> EpochRaised:
         return EpochRaised(epoch, window_until_ms=window_until_ms)
 
     return [(restoring, "EpochRaised", raised)]
@@ -300,6 +301,26 @@ def _resume_nothing() -> list[Patch]:
 def _answer_the_lost() -> list[Patch]:
     """Acknowledge heartbeats of nodes whose loss is being written."""
     return [(State, "is_current", lambda state, session, connection: True)]
+
+
+def _believe_the_wall_clock() -> list[Patch]:
+    """Let journal time go on by what the wall clock has gone on."""
+
+    def resume_ms(last: Batch, unix_ms: int) -> int:
+        return last.now_ms + max(1, unix_ms - last.unix_ms)
+
+    return [(recovery, "resume_ms", resume_ms)]
+
+
+def _await_anew() -> list[Patch]:
+    """Begin the time for the return of a node anew with every start."""
+
+    def miss_nodes(memory: Any, at_ms: int) -> None:
+        for of_job in memory.nodes.values():
+            for session, node in of_job.items():
+                of_job[session] = replace(node, missed_ms=at_ms)
+
+    return [(restoring, "miss_nodes", miss_nodes), (replaying, "miss_nodes", miss_nodes)]
 
 
 TAKEN = frozenset({"NothingIsTakenBack"})
@@ -311,6 +332,8 @@ DURABLE_BUGS: dict[str, Bug] = {
         frozenset({"NumberMeansOneRound", "OrdersAreTrue", "ExitsClean", "NumbersOnlyGrow"}),
     ),
     "answer the lost": (_answer_the_lost, frozenset({"FenceHolds"})),
+    "believe the wall clock": (_believe_the_wall_clock, frozenset({"RestoredIsWhole"})),
+    "await anew with every start": (_await_anew, frozenset({"RestoredIsWhole"})),
     "replay a torn batch": (_replay_a_torn_batch, WHOLE),
     "forget the notes of jobs": (lambda: _forget_notes(JobNoted), WHOLE),
     "forget the notes of nodes": (lambda: _forget_notes(NodeNoted), WHOLE),

@@ -85,7 +85,10 @@ class Contacts:
         for known in self._contacts.values():
             known.was_missed = self._is_missed(known, ended_ms)
             known.ended_ms = known.heard_ms = now_ms
-            known.awaited_until_ms = now_ms + reattach_ms(self._timing, known.lease_ms)
+            until_ms = now_ms + reattach_ms(self._timing, known.lease_ms)
+            if known.awaited_until_ms is not None:  # since an earlier start
+                until_ms = max(known.awaited_until_ms, now_ms + self._timing.window_ms)
+            known.awaited_until_ms = until_ms
 
     def is_missed(self, session: SessionId, now_ms: int) -> bool:
         """Return whether the coordinator may have lost an agent since its latest round was sealed.

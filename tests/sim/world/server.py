@@ -75,12 +75,16 @@ class Server:
         self.key_calls = KeyCalls(self, tokens)
         self.contacts = past.contacts or Contacts(timing)
         self.is_dead = False
+        self.died_ms: int | None = None
+        """Journal time when it was killed."""
         self.stalled_until_ms = 0
         self.writes = self._new_writes()
         self._past = past
         self._origin_ms = past.origin_ms - world.clock.now_ms
         self._clock_back_ms = clock_back_ms
         self._held_back_ms = 0
+        self.kept_ms = past.origin_ms
+        """Journal time of the latest batch."""
         self._inbox: list[inputs.Input] = []
         self._heard: dict[SessionId, inputs.Heartbeat] = {}
         """Heartbeats since the last turn; they cause no turn."""
@@ -96,7 +100,9 @@ class Server:
         return Writes(self)
 
     def now_ms(self) -> int:
-        """Return journal time."""
+        """Return journal time, which stands when the process has died."""
+        if self.died_ms is not None:
+            return self.died_ms
         return self.world.clock.now_ms + self._origin_ms - self._held_back_ms
 
     def settled_ms(self, spec: JobSpec) -> int:
@@ -267,6 +273,7 @@ class Server:
             self._step(inputs.TimePassed(), turn)
         self._close(turn)
         if turn.records and self.is_durable:
+            self.kept_ms = now_ms
             self.writes.write(turn)
         else:
             self.show(turn)
@@ -281,7 +288,7 @@ class Server:
     def take_again(self, foreseen: Steps) -> Steps:
         """Take a turn that was foreseen, with the same inputs at the same time."""
         turn = Steps(self.state, foreseen.now_ms)
-        turn.measure(foreseen.unix_ms)
+        turn.measure(foreseen.unix_ms, keeps_time=foreseen.keeps_time)
         for input, _ in foreseen.stepped:
             self._step(input, turn)
         self._close(turn)
@@ -290,7 +297,9 @@ class Server:
     def _begin_turn(self, state: State, now_ms: int) -> Steps:
         turn = Steps(state, now_ms)
         if self.is_durable:
-            turn.measure(self.unix_ms())
+            keep_ms = state.keep_time_ms()
+            is_due = keep_ms is not None and now_ms - self.kept_ms >= keep_ms
+            turn.measure(self.unix_ms(), keeps_time=is_due)
         return turn
 
     def _foresee(self, arrived: Sequence[inputs.Input], now_ms: int) -> Steps:
@@ -320,6 +329,8 @@ class Server:
             self._schedule(0)
         if state.nodes:
             self._schedule(PULSE_MS)
+        elif self.is_durable and (keep_ms := state.keep_time_ms()) is not None:
+            self._schedule(max(0, self.kept_ms + keep_ms - self.now_ms()))
 
     def _step(self, input: inputs.Input, turn: Steps) -> None:
         world, state = self.world, self.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rallypoint.server.core import step as core
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.records import ClockMeasured
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.notes import Before, note_changes
@@ -21,16 +22,19 @@ class Steps:
         self.now_ms = now_ms
         self.unix_ms = 0
         """The wall clock when it began, if it was measured."""
+        self.keeps_time = False
+        """A record was added although the clocks are as far apart as before."""
         self.records: list[JournalRecord] = []
         self.effects: list[Effect] = []
         self.changed: dict[JobId, None] = {}
         self.stepped: list[tuple[inputs.Input, Refusal | None]] = []
         self._before = Before()
 
-    def measure(self, unix_ms: int) -> None:
-        """Compare the clocks."""
-        self.unix_ms = unix_ms
-        self.records += self.state.clocks.measure(self.now_ms, unix_ms)
+    def measure(self, unix_ms: int, *, keeps_time: bool = False) -> None:
+        """Compare the clocks; keep the time that has passed."""
+        self.unix_ms, self.keeps_time = unix_ms, keeps_time
+        records = self.state.clocks.measure(self.now_ms, unix_ms)
+        self.records += records or [ClockMeasured(self.now_ms, unix_ms)] * keeps_time
 
     def step(self, input: inputs.Input) -> Transition:
         """Take a step."""

@@ -180,6 +180,7 @@ class World:
         self._boots += 1
         self.is_dark = False
         if self.disk.is_durable:
+            unix_ms += self.disk.draw_jump_ms() if self._boots > 1 else 0
             loaded = load(self.disk, unix_ms, self.timing, self._before)
             if loaded is None:
                 self.disk.begin_again_later()
@@ -200,7 +201,7 @@ class World:
         server, self.server = self.server, None
         if server is None:
             return
-        server.is_dead = True
+        server.died_ms, server.is_dead = server.now_ms(), True
         self._before = server
         self.safety.crashed(server)
         self._epoch = max(self._epoch, server.state.epoch)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from rallypoint.server.clock import continue_ms
 from rallypoint.server.core.invariants import check_job, check_touched, check_whole
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import (
@@ -248,15 +249,16 @@ class Bench:
         self.death = None
         raise Died
 
-    def restart(self, after_ms: int = 1_000, journal: Iterable[JournalRecord] = ()) -> None:
+    def restart(self, journal: Iterable[JournalRecord] = ()) -> None:
         """Let the coordinator start again from its journal; every stream is gone.
 
+        Meanwhile journal time stands, however long that takes.
+
         Args:
-            after_ms: journal time that passes meanwhile.
             journal: what it loads; empty: everything that it has recorded.
         """
-        last_ms, loaded = self.now_ms, tuple(journal or self.records)
-        self.now_ms += after_ms
+        loaded = tuple(journal or self.records)
+        self.now_ms = continue_ms(self.now_ms)
         memory = replay(loaded)
         restored = restore(
             memory,
@@ -265,7 +267,6 @@ class Bench:
             durable=True,
             timing=self.state.timing,
             now_ms=self.now_ms,
-            last_ms=last_ms,
             explain=lambda _, error: str(error),
         )
         self.state = restored.state

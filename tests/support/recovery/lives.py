@@ -206,7 +206,7 @@ class World:
     def replace_coordinator(self) -> None:
         """Let the coordinator die; the next one has its journal, or knows nothing and listens."""
         if self.durable:
-            self.restart(self.chance.choice((0, 10, 1_000, 4_000, 30_000)))
+            self.restart()
             return
         old = self.bench
         epoch = old.state.epoch + 1
@@ -215,9 +215,9 @@ class World:
             life.connected = False
             self.bench.adopt_agent(life.agent)
 
-    def restart(self, after_ms: int) -> None:
+    def restart(self) -> None:
         """Let the coordinator start again from its journal."""
-        self.bench.restart(after_ms)
+        self.bench.restart()
         for life in self.lives:
             life.connected = False
 

@@ -230,6 +230,7 @@ class Node(_message.Message):
     BLOCKED_ROUND_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     IS_NEWCOMER_FIELD_NUMBER: _builtins.int
+    MISSED_MS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the job."""
     arrival: _builtins.int
@@ -250,6 +251,10 @@ class Node(_message.Message):
     """
     is_newcomer: _builtins.bool
     """Its first Hello named no run: no earlier coordinator knew it."""
+    missed_ms: _builtins.int
+    """Since when the coordinator has been there without it, in journal time; absent: it was connected
+    when the last process of the coordinator ended. Since format 3.
+    """
     @_builtins.property
     def identity(self) -> Global___Identity:
         """What its Hello says about it."""
@@ -277,13 +282,19 @@ class Node(_message.Message):
         blocked_round: _builtins.int = ...,
         drain: _job_pb2.Drain | None = ...,
         is_newcomer: _builtins.bool = ...,
+        missed_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "assignment", b"assignment", "drain", b"drain", "identity", b"identity", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "assignment", b"assignment", "drain", b"drain", "identity", b"identity", "missed_ms", b"missed_ms", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "connection", b"connection", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "connection", b"connection", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__missed_ms: _TypeAlias = _typing.Literal["missed_ms"]  # noqa: Y015
+    _WhichOneofArgType__missed_ms: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms"]  # noqa: Y015
     _WhichOneofReturnType__state: _TypeAlias = _typing.Literal["state"]  # noqa: Y015
     _WhichOneofArgType__state: _TypeAlias = _typing.Literal["_state", b"_state"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missed_ms) -> _WhichOneofReturnType__missed_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state) -> _WhichOneofReturnType__state | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015

@@ -34,6 +34,7 @@ class EpochRaised(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
     WINDOW_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The epoch."""
     resumed: _builtins.bool
@@ -45,27 +46,37 @@ class EpochRaised(_message.Message):
     """When the first window of this life closes; 0: it has none. Absent: as before, or as if the
     journal had begun with a window of the usual length, before format 2.
     """
+    at_ms: _builtins.int
+    """When the coordinator has started again, in journal time: every node that is known is missed from
+    then on, until it returns. Absent: it has not, or before format 3.
+    """
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         resumed: _builtins.bool = ...,
         window_until_ms: _builtins.int | None = ...,
+        at_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms", "window_until_ms", b"window_until_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_ms", b"_at_ms", "_window_until_ms", b"_window_until_ms", "at_ms", b"at_ms", "window_until_ms", b"window_until_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms", "epoch", b"epoch", "resumed", b"resumed", "window_until_ms", b"window_until_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_ms", b"_at_ms", "_window_until_ms", b"_window_until_ms", "at_ms", b"at_ms", "epoch", b"epoch", "resumed", b"resumed", "window_until_ms", b"window_until_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_ms: _TypeAlias = _typing.Literal["at_ms"]  # noqa: Y015
+    _WhichOneofArgType__at_ms: _TypeAlias = _typing.Literal["_at_ms", b"_at_ms"]  # noqa: Y015
     _WhichOneofReturnType__window_until_ms: _TypeAlias = _typing.Literal["window_until_ms"]  # noqa: Y015
     _WhichOneofArgType__window_until_ms: _TypeAlias = _typing.Literal["_window_until_ms", b"_window_until_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_ms) -> _WhichOneofReturnType__at_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__window_until_ms) -> _WhichOneofReturnType__window_until_ms | None: ...
 
 Global___EpochRaised: _TypeAlias = EpochRaised  # noqa: Y015
 
 @_typing.final
 class ClockMeasured(_message.Message):
-    """The wall clock is another distance ahead of journal time than before: one of them stood. Since
-    format 2.
+    """What the wall clock says at a moment of journal time: one of them may have stood. While something
+    waits, one a second keeps the journal time that has passed. Since format 2.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -827,6 +838,7 @@ class NodeNoted(_message.Message):
     SET_ASIDE_FIELD_NUMBER: _builtins.int
     BLOCKED_ROUND_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    MISSED_MS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job."""
     session: _builtins.str
@@ -841,6 +853,10 @@ class NodeNoted(_message.Message):
     """It missed a deadline; no wait counts it until it is READY again."""
     blocked_round: _builtins.int
     """Latest round whose processes survived SIGKILL here; 0: none."""
+    missed_ms: _builtins.int
+    """Since when the coordinator has been there without it, in journal time; absent: it was connected
+    when the last process of the coordinator ended. Since format 3.
+    """
     @_builtins.property
     def drain(self) -> _job_pb2.Drain:
         """Until when it drains; absent: it does not."""
@@ -856,12 +872,15 @@ class NodeNoted(_message.Message):
         set_aside: _builtins.bool = ...,
         blocked_round: _builtins.int = ...,
         drain: _job_pb2.Drain | None = ...,
+        missed_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "drain", b"drain", "missed_ms", b"missed_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_round", b"blocked_round", "drain", b"drain", "job_id", b"job_id", "last_round", b"last_round", "member", b"member", "session", b"session", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "blocked_round", b"blocked_round", "drain", b"drain", "job_id", b"job_id", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "session", b"session", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__missed_ms: _TypeAlias = _typing.Literal["missed_ms"]  # noqa: Y015
+    _WhichOneofArgType__missed_ms: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missed_ms) -> _WhichOneofReturnType__missed_ms | None: ...
 
 Global___NodeNoted: _TypeAlias = NodeNoted  # noqa: Y015
 

@@ -3,7 +3,12 @@
 Nodes are known and away: each has a while to return before it counts as lost. Rounds, budgets,
 pauses, drains, cordons, barriers, keys and events are as they were. What a returning agent repeats
 in its Hello is known already, so it counts once: a round that runs is left alone. Every open
-job is looked at in the first turn, because time has passed.
+job is looked at in the first turn.
+
+Journal time stands while no coordinator is there, so every wait goes on where it was, and the wall
+clock decides nothing. No wait begins anew with every start either: a node that has not returned
+since an earlier start has what is left of its time, and at least the longest pause between two
+attempts of its agent to connect.
 
 A job that cannot be restored fails alone.
 """
@@ -20,7 +25,7 @@ from rallypoint.server.core.barriers.ends import times_of
 from rallypoint.server.core.containment import evict
 from rallypoint.server.core.invariants import check_whole
 from rallypoint.server.core.messages.errors import BrokenInvariant
-from rallypoint.server.core.messages.records import EpochRaised, Record
+from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.barrier import Barrier, BarrierKey
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Job
@@ -31,17 +36,16 @@ from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.model.verdict import FailureGroup
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.reads.notes import Before, note_changes
-from rallypoint.server.core.reads.replay import JournalRecord, Memory
+from rallypoint.server.core.reads.replay import JournalRecord, Memory, miss_nodes
 from rallypoint.server.core.rounds.rounds import culprit_due_ms
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKind
-from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.revisions import PER_EPOCH
-from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally, tally_of
 from rallypoint.server.core.verdicts.blame import describe_exit
-from rallypoint.server.core.verdicts.health import end_quarantines, find_eligibility
+from rallypoint.server.core.verdicts.health import find_eligibility
 
 ADOPTION_MS = 1_000
 """How long the coordinator may have taken to adopt rounds once its first window had closed."""
@@ -51,6 +55,15 @@ STILL_RUNNING = describe_exit(WorkerExit(0, 0, None, None))
 """How a group describes workers that have recorded an error and run."""
 _FailedRanks = tuple[Range, WorkerExit]
 """Ranks whose workers have failed alike, and how."""
+
+
+class _Returns(Struct, frozen=True):
+    """Until when the agents of a job may return."""
+
+    within_ms: int
+    """How long they may take, from the first start without them."""
+    attempted_ms: int
+    """When every agent has tried to connect since this start."""
 
 
 class Restored(Struct):
@@ -90,6 +103,11 @@ def reattach_ms(timing: Timing, spec: JobSpec, sessions: int) -> int:
     return lease_ms + timing.search_ms
 
 
+def attempt_ms(timing: Timing) -> int:
+    """Return the shortest time that an agent needs to return: longer than its longest pause."""
+    return timing.window_ms + timing.search_ms
+
+
 def restore(
     memory: Memory,
     *,
@@ -98,7 +116,6 @@ def restore(
     durable: bool,
     timing: Timing,
     now_ms: int,
-    last_ms: int,
     explain: Callable[[JobId, Exception], str],
     together: Together | None = None,
 ) -> Restored:
@@ -110,8 +127,7 @@ def restore(
         epoch: the first of this life, higher than any before.
         durable: whether the journal outlives the process.
         timing: of the coordinator.
-        now_ms: journal time.
-        last_ms: journal time of the latest batch; what was due by then has happened.
+        now_ms: journal time, later than the latest batch: what was due before has happened.
         explain: returns why a job could not be restored, for its verdict.
         together: what the states of the process hold; None: there is no other one.
     """
@@ -134,11 +150,12 @@ def restore(
         state.revisions.compacted = epoch * PER_EPOCH
     for job_id in memory.gone:
         state.revise(job_id)
-    if is_listening(memory, last_ms, timing):
+    if is_listening(memory, now_ms - 1, timing):
         # It begins again, because its agents may be away as long again.
         state.window_until_ms = state.listens_until_ms = now_ms + timing.window_ms
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
-    raised = EpochRaised(epoch, resumed=True, window_until_ms=state.listens_until_ms)
+    raised = EpochRaised(epoch, resumed=True, window_until_ms=state.listens_until_ms, at_ms=now_ms)
+    miss_nodes(memory, now_ms)
     restored = Restored(state, [raised])
     known = {session: node for of_job in memory.nodes.values() for session, node in of_job.items()}
     before = Before(dict(memory.jobs), dict(known))
@@ -147,9 +164,8 @@ def restore(
         nodes = memory.nodes.get(job_id, {})
         try:
             _refuse_broken(memory, job_id)
-            _restore_job(state, job, nodes, now_ms, last_ms, len(known))
+            _restore_job(state, job, nodes, now_ms, len(known))
             _restore_shared(state, memory, job_id, barriers.get(job_id, {}))
-            restored.records += _end_quarantines(state, job_id, now_ms)
             check_whole(state, job_id)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
             text = explain(job_id, error)
@@ -181,17 +197,17 @@ def _restore_job(
     job: Job,
     nodes: Mapping[SessionId, Node],
     now_ms: int,
-    last_ms: int,
     sessions: int,
 ) -> None:
     """Add a job with its nodes and deadlines."""
     job_id, timing = job.job_id, state.timing
-    back_by_ms = now_ms + reattach_ms(timing, job.spec, sessions)
+    returns_ms = reattach_ms(timing, job.spec, sessions)
+    attempted_ms = now_ms + min(attempt_ms(timing), returns_ms)
     round = job.round
     if round is not None:
         round = replace(round, notices_sent=round.notices, step=round.durable_step)
     # While no coordinator was there, no node could join.
-    forming_since_ms = max(job.forming_since_ms, back_by_ms - job.spec.join_timeout_ms)
+    forming_since_ms = max(job.forming_since_ms, attempted_ms - job.spec.join_timeout_ms)
     if job.phase is not Phase.FORMING:
         forming_since_ms = job.forming_since_ms
     job = replace(job, round=round, forming_since_ms=forming_since_ms, last_arrival_ms=now_ms)
@@ -201,30 +217,20 @@ def _restore_job(
     _refuse_crowds(job, nodes)
     tally = Tally()
     for node in sorted(nodes.values(), key=lambda one: one.arrival):
-        node = _restore_node(job, node, failed, now_ms, last_ms)
+        node = _restore_node(job, node, failed, now_ms)
         state.nodes[node.session] = node
         state.sessions.setdefault(job_id, {})[node.session] = None
         state.index[job_id, node.name] = node.session
         if node.identity.node_rank is not None:
             state.index[job_id, node.identity.node_rank] = node.session
+        assert node.missed_ms is not None, node.name
+        back_by_ms = max(node.missed_ms + returns_ms, attempted_ms)
         state.deadlines.set((DeadlineKind.GRACE, node.session), back_by_ms)
         tally = tally.plus(tally_of(node), 1)
     state.tallies[job_id] = tally
-    for kind, at_ms in _deadlines_of(job, timing, now_ms, last_ms, back_by_ms).items():
+    returns = _Returns(returns_ms, attempted_ms)
+    for kind, at_ms in _deadlines_of(job, timing, now_ms, returns).items():
         state.deadlines.set((kind, job_id), at_ms)
-
-
-def _end_quarantines(state: State, job_id: JobId, now_ms: int) -> list[Record]:
-    """Release the nodes whose quarantine has ended since the latest batch.
-
-    It belongs to the first batch of this life: what is due after that batch has an event of its
-    time, and an earlier one would be taken for old by the next life.
-    """
-    draft = Draft(state, now_ms)
-    end_quarantines(draft, job_id)
-    draft.log_events()
-    apply(state, draft.delta(tuple(draft.changed_jobs())))
-    return draft.records
 
 
 def _barriers_by_job(memory: Memory) -> dict[JobId, dict[BarrierKey, Barrier]]:
@@ -254,9 +260,7 @@ def _restore_shared(
         state.holding.keys += space.weight
 
 
-def _restore_node(
-    job: Job, node: Node, failed: Sequence[_FailedRanks], now_ms: int, last_ms: int
-) -> Node:
+def _restore_node(job: Job, node: Node, failed: Sequence[_FailedRanks], now_ms: int) -> Node:
     """Return the node, away, with what is known of its workers."""
     state, exits = node.state, node.exits
     if node.member:
@@ -268,11 +272,12 @@ def _restore_node(
     return replace(
         node,
         attached=False,
-        broke_ms=now_ms,
+        # Before this, its last message has arrived: when the coordinator first started without it.
+        broke_ms=node.missed_ms,
         state=state,
         exits=exits,
-        # As of the latest batch: the end of a quarantine since then is still an event.
-        eligibility=find_eligibility(job.health, node.name, last_ms),
+        # As of the latest batch: the end of a quarantine right after it is still an event.
+        eligibility=find_eligibility(job.health, node.name, now_ms - 1),
     )
 
 
@@ -304,12 +309,16 @@ def _stub_of(group: FailureGroup) -> WorkerExit:
 
 
 def _deadlines_of(
-    job: Job, timing: Timing, now_ms: int, last_ms: int, back_by_ms: int
+    job: Job, timing: Timing, now_ms: int, returns: _Returns
 ) -> dict[DeadlineKind, int]:
-    """Return what the job waits for. Members get their time to start or to stop again."""
+    """Return what the job waits for.
+
+    A member that was not told to start or to stop learns it when it returns, so it has once as much
+    more time as agents may take for that; further starts add none.
+    """
     due: dict[DeadlineKind, int] = {}
     ends = [known.quarantined_until_ms for known in job.health]
-    pending = [end_ms for end_ms in ends if end_ms > last_ms]
+    pending = [end_ms for end_ms in ends if end_ms >= now_ms]
     if pending:
         due[DeadlineKind.HEALTH] = min(pending)
     round, spec = job.round, job.spec
@@ -318,18 +327,21 @@ def _deadlines_of(
             due[DeadlineKind.FORMING] = now_ms
             if job.empty_since_ms is not None:
                 abandoned_ms = job.empty_since_ms + spec.join_timeout_ms
-                due[DeadlineKind.ABANDON] = max(abandoned_ms, back_by_ms)
+                due[DeadlineKind.ABANDON] = max(abandoned_ms, returns.attempted_ms)
         case Phase.RUNNING:
             assert round is not None
             due[DeadlineKind.DRAIN] = now_ms  # the job is looked at
             if round.started_ms is None:
-                due[DeadlineKind.START] = back_by_ms + timing.start_due_ms
+                started_ms = round.sealed_ms + returns.within_ms + timing.start_due_ms
+                due[DeadlineKind.START] = max(started_ms, returns.attempted_ms)
             culprit_ms = culprit_due_ms(round) if round.failures else None
             if culprit_ms is not None:
                 due[DeadlineKind.CULPRIT] = culprit_ms
         case Phase.STOPPING:
-            slack_ms = timing.stop_slack_ms
-            due[DeadlineKind.STOP] = back_by_ms + spec.shutdown_timeout_ms + slack_ms
+            assert round is not None and round.stop_ms is not None
+            stop_ms = spec.shutdown_timeout_ms + timing.stop_slack_ms
+            stopped_ms = round.stop_ms + returns.within_ms + stop_ms
+            due[DeadlineKind.STOP] = max(stopped_ms, returns.attempted_ms)
         case Phase.CLOSED:
             due[DeadlineKind.FORGET] = (job.closed_ms or 0) + REMEMBERED_MS
     return due

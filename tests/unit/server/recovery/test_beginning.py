@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.beginning import begin
 from rallypoint.server.core.messages.records import ClockMeasured, EpochRaised, EventsLogged
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.replay import replay
+from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.guards.resume import ResumeTokens
@@ -32,6 +34,12 @@ class Remembered(MemoryJournal):
         self._records = [EpochRaised(epoch)]
         self._at = now_ms, time.time_ns() // 1_000_000 - ago_ms
 
+        self.appended_ms: list[int] = []
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        self.appended_ms.append(now_ms)
+        await super().append(records, now_ms)
+
     async def load(self) -> Loaded:
         return replace(await super().load(), now_ms=self._at[0], unix_ms=self._at[1], is_new=False)
 
@@ -45,21 +53,25 @@ async def test_epoch_is_higher_than_any_before() -> None:
         begun = await begin(journal, TIMING, listens=True)
 
         records = (await MemoryJournal.load(journal)).records
-        raised = EpochRaised(begun.state.epoch, resumed=True, window_until_ms=0)
+        raised = EpochRaised(begun.state.epoch, True, window_until_ms=0, at_ms=50_001)
         assert raised in records[1:]
         assert begun.state.epoch > before
         assert begun.state.epoch >= time.time_ns() // 1_000_000 - 60_000
         assert before == begun.state.since_epoch
 
 
-@pytest.mark.parametrize(("ago_ms", "passed_ms"), [(0, 0), (7_000, 7_000), (-DAY_MS, 0)])
-async def test_journal_time_continues(ago_ms: int, passed_ms: int) -> None:
-    """It moves on with the wall clock, and never back."""
+@pytest.mark.parametrize("ago_ms", [0, 7_000, HOUR_MS, -DAY_MS])
+async def test_journal_time_continues(ago_ms: int) -> None:
+    """It stands while no coordinator is there, whatever the wall clock says; a jump is logged."""
     journal = Remembered(ago_ms=ago_ms)
+    with capture_logs() as lines:
+        begun = await begin(journal, TIMING, listens=True)
 
-    begun = await begin(journal, TIMING, listens=True)
-
-    assert 0 <= begun.clock.now_ms() - 50_000 - passed_ms < 60_000
+    assert [50_001] == journal.appended_ms
+    assert 50_001 <= begun.clock.now_ms() < 55_000
+    events = {line["event"] for line in lines} & {"journal_time_stood", "wall_clock_jumped"}
+    expected = {HOUR_MS: {"journal_time_stood"}, -DAY_MS: {"wall_clock_jumped"}}
+    assert events == expected.get(ago_ms, set())
 
 
 @pytest.mark.parametrize("listens", [False, True])
@@ -77,7 +89,7 @@ async def test_only_a_new_journal_begins_with_a_window(*, listens: bool) -> None
 
 async def test_times_of_day_survive_a_start() -> None:
     """A stall of an hour, before which things keep their time; so does what came after it."""
-    journal = Remembered(now_ms=50_000, ago_ms=7_000)
+    journal = Remembered(now_ms=50_000, ago_ms=0)
     unix_ms = journal._at[1] - 50_000
     before = [ClockMeasured(0, unix_ms - HOUR_MS), ClockMeasured(40_000, unix_ms + 40_000)]
     journal._records += before
@@ -86,7 +98,7 @@ async def test_times_of_day_survive_a_start() -> None:
 
     clocks = begun.state.clocks
     assert [unix_ms - HOUR_MS] * 2 == [clocks.find(at_ms) for at_ms in (0, 39_999)]
-    assert [unix_ms] * 2 == [clocks.find(at_ms) for at_ms in (40_000, 57_000)]
+    assert [unix_ms] * 2 == [clocks.find(at_ms) for at_ms in (40_000, 50_000)]
     assert before == clocks.records()
 
 
@@ -99,7 +111,8 @@ async def test_clock_that_was_set_meanwhile_counts_from_the_start() -> None:
     begun = await begin(journal, TIMING, listens=True)
 
     assert unix_ms == begun.state.clocks.find(49_999)
-    found_ms = begun.state.clocks.find(50_000)
+    assert unix_ms == begun.state.clocks.find(50_000)
+    found_ms = begun.state.clocks.find(50_001)
     assert found_ms is not None and abs(unix_ms - HOUR_MS - found_ms) < 60_000
     assert begun.state.clocks == replay((await MemoryJournal.load(journal)).records).clocks
 

@@ -51,10 +51,16 @@ class EpochRaised(Struct, frozen=True):
     window_until_ms: int | None = None
     """When the first window of this life closes, in journal time; 0: it has none. None: as before,
     or an earlier format."""
+    at_ms: int | None = None
+    """When the coordinator has started again, in journal time: every known node is missed from then
+    on, until it returns. None: it has not, or an earlier format."""
 
 
 class ClockMeasured(Struct, frozen=True):
-    """The wall clock is another distance ahead of journal time than before: one of them stood."""
+    """What the wall clock says at a moment of journal time: one of them may have stood.
+
+    Also written, while something waits, to keep the journal time that has passed.
+    """
 
     at_ms: int
     """Journal time."""
@@ -288,6 +294,8 @@ class NodeNoted(Struct, frozen=True):
     set_aside: bool
     blocked_round: int
     drain: Drain | None
+    missed_ms: int | None = None
+    """As in `Node`."""
 
 
 class Splice(Struct, frozen=True):

@@ -127,6 +127,9 @@ class Node(Struct, frozen=True):
     """Set once it drains; no later round has a place for it."""
     is_newcomer: bool = False
     """Its first Hello named no run: no earlier coordinator knew it."""
+    missed_ms: int | None = None
+    """When the coordinator has started without it, and it has not returned since: the first such
+    start counts. None: it was connected when the last process of the coordinator ended."""
     held: HeldRound | None = None
     """Kept only while the coordinator may still adopt rounds."""
     revision: int = 0

@@ -52,6 +52,7 @@ class NodeFacts(NamedTuple):
     set_aside: bool
     blocked_round: int
     drain: Drain | None
+    missed_ms: int | None
 
 
 def facts_of(node: Node) -> NodeFacts:
@@ -60,7 +61,13 @@ def facts_of(node: Node) -> NodeFacts:
     if state is not NodeState.BLOCKED and not (state is NodeState.SUCCEEDED and node.member):
         state = NodeState.UNREADY
     return NodeFacts(
-        state, node.member, node.last_round, node.set_aside, node.blocked_round, node.drain
+        state,
+        node.member,
+        node.last_round,
+        node.set_aside,
+        node.blocked_round,
+        node.drain,
+        node.missed_ms,
     )
 
 
@@ -75,6 +82,7 @@ def with_facts(node: Node, facts: NodeFacts, place: Assignment | None) -> Node:
         set_aside=facts.set_aside,
         blocked_round=facts.blocked_round,
         drain=facts.drain,
+        missed_ms=facts.missed_ms,
     )
 
 

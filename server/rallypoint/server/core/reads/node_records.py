@@ -42,24 +42,10 @@ def apply_node_record(
         case RoundSealed(header=header):
             if name not in places:
                 return facts
-            return NodeFacts(
-                NodeState.UNREADY,
-                True,
-                header.number,
-                facts.set_aside,
-                facts.blocked_round,
-                facts.drain,
-            )
+            return facts._replace(state=NodeState.UNREADY, member=True, last_round=header.number)
         case RoundSettled() | RunClosed():
             if not facts.member:
                 return facts
             is_blocked = facts.state is NodeState.BLOCKED
             state = NodeState.BLOCKED if is_blocked else NodeState.UNREADY
-            return NodeFacts(
-                state,
-                False,
-                facts.last_round,
-                facts.set_aside,
-                facts.blocked_round,
-                facts.drain,
-            )
+            return facts._replace(state=state, member=False)

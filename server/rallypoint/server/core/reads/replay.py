@@ -252,6 +252,16 @@ def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
         memory.events.miss(record.epoch)
     if not record.resumed or not memory.since_epoch:
         memory.since_epoch = record.epoch
+    if record.at_ms is not None:
+        miss_nodes(memory, record.at_ms)
+
+
+def miss_nodes(memory: Memory, at_ms: int) -> None:
+    """Note that the coordinator has started again: every node that is known has to return."""
+    for of_job in memory.nodes.values():
+        for session, node in of_job.items():
+            if node.missed_ms is None:
+                of_job[session] = replace(node, missed_ms=at_ms)
 
 
 def _apply_job(memory: Memory, record: RunOpened | JobNoted | JobRecord | NodeSucceeded) -> None:

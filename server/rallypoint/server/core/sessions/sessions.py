@@ -219,6 +219,7 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
         connection=hello.connection,
         attached=True,
         broke_ms=None,
+        missed_ms=None,
         is_heard=node.is_heard or hello.is_proven,
         acknowledged=max(node.acknowledged, hello.acknowledged),
         revision=max(node.revision, hello.revision),

@@ -32,14 +32,16 @@ class Clocks(Struct):
             now_ms: journal time.
             unix_ms: the same moment by the wall clock.
         """
-        if self.distances_ms and abs(unix_ms - now_ms - self.distances_ms[-1]) <= DRIFT_MS_MAX:
-            return []
         record = ClockMeasured(now_ms, unix_ms)
+        if self._is_known(record):
+            return []
         self.take(record)
         return [record]
 
     def take(self, record: ClockMeasured) -> None:
-        """Let a distance hold from its measurement on."""
+        """Let a distance hold from its measurement on, unless it is that of before."""
+        if self._is_known(record):
+            return
         distance_ms = record.unix_ms - record.at_ms
         if self.since_ms and record.at_ms <= self.since_ms[-1]:  # the clock was set again at once
             self.distances_ms[-1] = distance_ms
@@ -48,6 +50,11 @@ class Clocks(Struct):
         self.distances_ms.append(distance_ms)
         if len(self.since_ms) > DISTANCES_MAX:
             del self.since_ms[0], self.distances_ms[0]
+
+    def _is_known(self, record: ClockMeasured) -> bool:
+        if not self.distances_ms:
+            return False
+        return abs(record.unix_ms - record.at_ms - self.distances_ms[-1]) <= DRIFT_MS_MAX
 
     def find(self, at_ms: int) -> int | None:
         """Return the distance at a journal time, at least the oldest one; None: none is known."""

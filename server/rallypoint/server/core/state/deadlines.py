@@ -41,6 +41,9 @@ OF_JOBS = tuple(
     if kind not in (DeadlineKind.WINDOW, DeadlineKind.GRACE, DeadlineKind.LEASE)
 )
 """Deadlines whose subject is a job."""
+_NO_WAITS = frozenset({DeadlineKind.LEASE, DeadlineKind.FORGET})
+"""Deadlines for which nobody waits: a connected node moves its lease, and a job that has ended is
+remembered."""
 DeadlineKey = tuple[DeadlineKind, str]
 DROPPED_MAX = 1_024
 """Dropped deadlines that the heap may hold, besides as many as there are others."""
@@ -54,6 +57,8 @@ class Deadlines:
         self._at: dict[DeadlineKey, int] = {}
         self._heap: list[tuple[int, int, str]] = []
         self._heaped: dict[DeadlineKey, int] = {}
+        self.waits = 0
+        """Deadlines that somebody waits for: the time that passes has to survive a crash."""
 
     def get(self, key: DeadlineKey) -> int | None:
         """Return when `key` is due, in ms of journal time, or None."""
@@ -65,6 +70,9 @@ class Deadlines:
 
     def set(self, key: DeadlineKey, at_ms: int | None) -> None:
         """Set, move or (None) drop the deadline of `key`."""
+        is_known = key in self._at
+        if key[0] not in _NO_WAITS:
+            self.waits += (at_ms is not None) - is_known
         if at_ms is None:
             self._at.pop(key, None)
             if len(self._heap) > 2 * len(self._at) + DROPPED_MAX:

@@ -27,6 +27,11 @@ from rallypoint.server.core.state.holding import Holding, Together
 from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
 
+WAITING_MS = 1_000
+"""How much of a wait a crash of the coordinator may repeat. So one that is killed every few seconds
+still comes to the end of each."""
+RUNNING_MS = 30_000
+"""How much younger a crash may make a round. Ages decide in minutes."""
 KeyChange = KeysWritten | KeysDropped
 """A change of keys is applied to the state as it is recorded."""
 
@@ -156,6 +161,15 @@ class State(Struct):
         """
         node = self.nodes.get(session)
         return node is not None and node.connection == connection
+
+    def keep_time_ms(self) -> int | None:
+        """Return how much time may pass before the journal has to keep it; None: any.
+
+        Time that no batch has kept did not pass for a coordinator that starts again.
+        """
+        if self.deadlines.waits:
+            return WAITING_MS
+        return RUNNING_MS if self.nodes else None
 
     def next_deadline_ms(self) -> int | None:
         """Return when the next deadline expires, or None."""

@@ -19,7 +19,7 @@ MOMENTS = frozenset(
         *("failures_ms", "quarantined_until_ms", "fenced_until_ms", "sealed_ms", "started_ms"),
         *("first_failure_ms", "drain_first_ms", "drain_last_ms", "stop_ms", "began_ms", "ended_ms"),
         *("window_until_ms", "origin_ms", "detected_ms", "told_ms", "stopped_ms", "swept_ms"),
-        *("imported_ms", "process_group_ms", "first_step_ms"),
+        *("imported_ms", "process_group_ms", "first_step_ms", "missed_ms"),
     }
 )
 """Fields with moments of journal time."""

@@ -126,8 +126,7 @@ def _restore(identity: str, batches: Sequence[Batch], name: str) -> tuple[int, S
         durable=True,
         epoch=epoch + 1,
         timing=Timing(),
-        now_ms=last_ms,
-        last_ms=last_ms,
+        now_ms=last_ms + 1,
         explain=explain,
     )
     for job_id, error in broken.items():

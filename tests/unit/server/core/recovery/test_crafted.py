@@ -70,7 +70,6 @@ def test_node_with_workers_without_end() -> None:
         durable=True,
         timing=bench.state.timing,
         now_ms=bench.now_ms,
-        last_ms=bench.now_ms,
         explain=lambda _, error: str(error),
     )
 

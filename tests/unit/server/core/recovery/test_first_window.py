@@ -30,7 +30,7 @@ def test_round_that_the_journal_has_ended_is_not_adopted() -> None:
     assert Phase.FORMING is bench.job().phase
     reformed = bench.job().counts
 
-    bench.restart(after_ms=100)
+    bench.restart()
     count = len(bench.events())
     lost.hello(held=old_round)
     survivor.hello()
@@ -53,8 +53,8 @@ def test_window_that_no_process_has_lived_through_begins_again() -> None:
     bench = Bench(PAIR, window_ms=WINDOW_MS, durable=True)
     bench.advance(WINDOW_MS // 2)
 
-    bench.restart(after_ms=10_000)
-    bench.restart(after_ms=10_000)
+    bench.restart()
+    bench.restart()
     for agent in agents:
         bench.adopt_agent(agent).hello(held=agent.held_round())
     bench.advance(WINDOW_MS)
@@ -68,11 +68,11 @@ def test_window_that_is_over_does_not_begin_again() -> None:
     """Nor after a second start, or a compaction."""
     bench = Bench(PAIR, window_ms=WINDOW_MS, durable=True)
     bench.advance(WINDOW_MS // 2)
-    bench.restart(after_ms=10_000)
+    bench.restart()
     bench.advance(WINDOW_MS + ADOPTION_MS)
 
-    bench.restart(after_ms=0, journal=snapshot(replay(bench.records)))
+    bench.restart(journal=snapshot(replay(bench.records)))
 
     assert 0 == bench.state.window_until_ms
-    bench.restart(after_ms=0)
+    bench.restart()
     assert 0 == bench.state.window_until_ms

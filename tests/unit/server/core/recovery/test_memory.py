@@ -21,6 +21,7 @@ from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import VerdictCause
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.restore import Restored, restore
+from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from support.core.barriers import TIMEOUT_MS, Meeting, rank
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB, finished
@@ -38,9 +39,9 @@ def running(spec: JobSpec = PAIR) -> Bench:
     return bench
 
 
-def restart(bench: Bench, after_ms: int = 1_000) -> None:
+def restart(bench: Bench) -> None:
     """Let the coordinator start again, and all agents return."""
-    bench.restart(after_ms)
+    bench.restart()
     for agent in bench.agents.values():
         come_back(agent)
 
@@ -75,8 +76,8 @@ def test_barrier_is_overdue_in_time() -> None:
     at = Meeting(running())
     at.arrive(rank(0))
 
-    restart(at.bench, 4_000)
-    at.bench.advance(TIMEOUT_MS - 4_000 - 1)
+    restart(at.bench)
+    at.bench.advance(TIMEOUT_MS - 2)
     assert [] == at.ends()
     at.bench.advance(1)
 
@@ -211,9 +212,10 @@ def test_created_job_waits_for_its_agents() -> None:
     bench.advance(10_000)
     bench.take(inputs.CreateJob(JobId(JOB), bench.spec, "c"))
 
-    bench.restart(50_000)
+    bench.advance(49_000)
+    bench.restart()
     assert Phase.FORMING is bench.job().phase
-    bench.advance(9_999)
+    bench.advance(10_998)
     assert Phase.FORMING is bench.job().phase
     bench.advance(1)
     assert Outcome.ABANDONED is bench.job().outcome
@@ -227,7 +229,7 @@ def test_long_absence_leaves_time_to_come() -> None:
     (a,) = bench.join("a")
     bench.take(inputs.CreateJob(JobId("created"), bench.spec, "c"))
 
-    bench.restart(3_600_000)
+    bench.restart()
     assert Phase.FORMING is bench.job("created").phase
     come_back(a)
     bench.advance(1_000)
@@ -238,13 +240,16 @@ def test_long_absence_leaves_time_to_come() -> None:
 
 
 def test_ended_job_is_forgotten_in_time() -> None:
-    """A day after its end, also if the coordinator was away then."""
+    """A day after its end, of the time in which a coordinator was there."""
     bench = running()
     bench.take(inputs.CancelJob(JobId(JOB), 0, ""))
     for agent in tuple(bench.agents.values()):
         agent.goodbye()
 
-    bench.restart(90_000_000)
+    bench.restart()
+    bench.advance(REMEMBERED_MS - 2)
+    assert [JOB] == list(bench.state.jobs)
+    bench.advance(1)
 
     assert {} == bench.state.jobs
     assert 1 == bench.state.gone[JobId(JOB)].ended_run
@@ -259,7 +264,7 @@ def test_start_in_the_first_window_keeps_it_open() -> None:
         bench.adopt_agent(agent)
     agents[0].hello(held=agents[0].held_round())
 
-    bench.restart(4_000)
+    bench.restart()
     for agent in agents:
         assert agent.hello(held=agent.held_round()).refusal is None
     bench.advance(2_500)
@@ -269,16 +274,18 @@ def test_start_in_the_first_window_keeps_it_open() -> None:
 
 
 def test_many_starts_in_a_row_change_nothing() -> None:
-    """The memory is the same after each, but for the epoch."""
+    """The memory is the same after each, but for the epoch: nodes are missed since the first."""
     bench = running()
     restart(bench)
     before = memory_of(bench.state)
 
-    for _ in range(5):
-        bench.restart(0)
+    bench.restart()
+    missed = memory_of(bench.state)
+    for _ in range(4):
+        bench.restart()
     after = memory_of(bench.state)
 
-    assert before.jobs == after.jobs and before.nodes == after.nodes
+    assert before.jobs == after.jobs and missed.nodes == after.nodes
     assert before.events == after.events and before.epoch + 5 == after.epoch
     assert replay(snapshot(after)) == after
 
@@ -299,7 +306,6 @@ def load(bench: Bench, *tampered: object) -> tuple[Restored, list[Exception]]:
         durable=True,
         timing=Timing(),
         now_ms=bench.now_ms,
-        last_ms=bench.now_ms,
         explain=explain,
     )
     again = replay((*bench.records, *tampered, *restored.records))  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import GROUPS_MAX, Consequence, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
+from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
 from support.core.coordinator import Bench, Death, Died
 from support.core.fake_agents import FakeAgent, finished, worker_exit
 from support.core.health import SPEC, health
@@ -59,7 +60,7 @@ def test_round_that_was_starting_starts_once() -> None:
     a, b = bench.join("a", "b")
     a.start()
 
-    bench.restart(29_000)
+    bench.restart()
     come_back(a)
     come_back(b, NodeState.ASSIGNED)
     bench.advance(20_000)
@@ -76,7 +77,7 @@ def test_member_that_does_not_return_is_lost_by_name() -> None:
     """After the time to return, which is at least a lease; the other member re-forms."""
     bench, a, b = running(replace(PAIR, min_nodes=1))
 
-    bench.restart(60_000)
+    bench.restart()
     come_back(a)
     bench.advance(LEASE_MS - 1)
     assert isinstance(a.desired, DesiredRun)
@@ -155,7 +156,7 @@ def test_failure_while_the_coordinator_was_away_is_charged() -> None:
     """The Hello brings it; the round ends for it, once."""
     bench, a, b = running()
 
-    bench.restart(3_000)
+    bench.restart()
     come_back(b)
     come_back(a, NodeState.FAILED, (worker_exit(3),))
     bench.obey()
@@ -172,12 +173,12 @@ def test_wait_for_the_culprit_goes_on() -> None:
     verdict = bench.the_verdict()
     assert Phase.RUNNING is bench.job().phase
 
-    bench.restart(100)
+    bench.restart()
     come_back(b)
     come_back(a, NodeState.FAILED, (worker_exit(1, said=RESET),))
     assert Phase.RUNNING is bench.job().phase
     assert verdict == bench.the_verdict()
-    bench.advance(299)
+    bench.advance(CULPRIT_DUE_MS - 2)
     assert Phase.RUNNING is bench.job().phase
     bench.advance(1)
 
@@ -193,7 +194,7 @@ def test_recorded_error_and_its_exit_are_one_failure() -> None:
     record = WorkerExit(0, 4_000, None, None, ran_ms=60_000, error=error)
     a.record(record)
 
-    bench.restart(500)
+    bench.restart()
     come_back(b)
     come_back(a, NodeState.FAILED, (record,))
     a.fail(replace(worker_exit(7, said="ValueError: x", ran_ms=60_700)))
@@ -307,7 +308,7 @@ def test_clean_member_that_does_not_return_is_no_cause() -> None:
     b.ready()
     assert Phase.STOPPING is bench.job().phase
 
-    bench.restart(100)
+    bench.restart()
     come_back(a, NodeState.FAILED, (worker_exit(3),))
     a.ready()
     bench.advance(60_000)
@@ -324,7 +325,7 @@ def test_member_that_does_not_return_explains_broken_connections() -> None:
     bench.advance(1_000)
     assert Phase.STOPPING is bench.job().phase
 
-    bench.restart(100)
+    bench.restart()
     come_back(a, NodeState.FAILED, (worker_exit(1, said=RESET),))
     a.ready()
     bench.advance(LEASE_MS)

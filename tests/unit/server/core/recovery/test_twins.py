@@ -11,6 +11,7 @@ import copy
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.clock import continue_ms
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.reads.durable import durable_job
 from support.recovery.lives import World
@@ -35,9 +36,10 @@ def live(seed: int, steps: int) -> World:
 def continue_twice(before: World) -> tuple[World, World]:
     """Return the worlds in which the streams have broken, and the coordinator has started again."""
     broken, restarted = before, copy.deepcopy(before)
+    broken.bench.now_ms = continue_ms(broken.bench.now_ms)
     for life in broken.lives:
         life.break_off()
-    restarted.restart(0)
+    restarted.restart()
     for world in (broken, restarted):
         for life in world.alive:
             life.connect()

@@ -118,7 +118,7 @@ def test_coordinator_that_starts_again_learns_it_from_the_agents() -> None:
         reach(agent)
     before = timeline(bench)
     reach(a, milestone=GROUPED)
-    bench.restart(5_000)
+    bench.restart()
     come_back(a, (IMPORTED, 0), (GROUPED, 5_000))
     come_back(b, (IMPORTED, 0))
     assert before == timeline(bench)
@@ -130,7 +130,8 @@ def test_coordinator_that_starts_again_learns_it_from_the_agents() -> None:
 def test_mark_that_was_complete_while_no_coordinator_was_there() -> None:
     """Each agent says how long ago it was."""
     bench, a, b = pair()
-    bench.restart(5_000)
+    bench.advance(4_000)
+    bench.restart()
     came_ms = bench.now_ms
     come_back(a, (IMPORTED, 3_000))
     come_back(b, (IMPORTED, 2_000))

@@ -129,7 +129,7 @@ def test_survivor_of_a_coordinator_that_started_again() -> None:
     """The journal knows the failure; the Hello says that the worker has ended with 0."""
     bench, a, b = pair(durable=True)
     a.record(recorded())
-    bench.restart(100)
+    bench.restart()
     assert 1 == bench.job().round.failure_count  # type: ignore[union-attr]
 
     a.hello(held=a.held_round(NodeState.STARTED, [worker_exit(0)]))

@@ -1,0 +1,116 @@
+"""The journal keeps the time that passes while something waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from rallypoint.server import coordinator as shell
+from rallypoint.server.clock import JournalClock
+from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.reads.replay import JournalRecord, replay
+from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.memory import MemoryJournal
+
+WAITING = inputs.CreateJob(JobId("job"), JobSpec(min_nodes=2, max_nodes=2), request_id="r")
+
+
+class SteppedClock(JournalClock):
+    """A clock that only the test moves."""
+
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def hold_back(self, stalled_ms: int) -> None:
+        pass
+
+
+class KeptJournal(MemoryJournal):
+    """Says that it outlives the process, and notes the time of each batch."""
+
+    is_durable = True
+
+    def __init__(self) -> None:
+        super().__init__("c" * 32)
+        self.batches_ms: list[int] = []
+
+    async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
+        self.batches_ms.append(now_ms)
+        await super().append(records, now_ms)
+
+
+class Nowhere:
+    """Takes effects, and does nothing."""
+
+    def carry_out(self, effects: list[Effect], *_: object) -> list[inputs.JobBroken]:
+        return []
+
+    def end(self) -> None: ...
+
+
+async def live(
+    monkeypatch: pytest.MonkeyPatch,
+    *inputs_: inputs.Request,
+    seconds: int,
+    jump_ms: int = 0,
+) -> tuple[KeptJournal, State]:
+    """Take a turn each quarter of a second; the wall clock may be set in the middle."""
+    clock, journal, state, unix_ms = SteppedClock(), KeptJournal(), State("c", 1), 1_000_000
+    monkeypatch.setattr(shell, "wall_ms", lambda: unix_ms + clock.ms)
+    coordinator = Coordinator(
+        state,
+        journal,
+        Nowhere(),  # type: ignore[arg-type]  # it takes anything
+        clock,
+        announces=False,
+    )
+    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
+    async with asyncio.timeout(60):
+        for one in inputs_:
+            await coordinator.ask(one, lambda state, now_ms: None)
+        for quarter in range(1, 4 * seconds + 1):
+            clock.ms = 250 * quarter
+            if quarter == 2 * seconds:
+                unix_ms += jump_ms
+            await coordinator.read(lambda state, now_ms: None)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return journal, state
+
+
+async def test_time_of_a_wait_is_kept_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is killed loses a second of it, and remembers what it would anyway."""
+    journal, state = await live(monkeypatch, WAITING, seconds=5)
+
+    assert [1_000, 2_000, 3_000, 4_000, 5_000] == journal.batches_ms[-5:]
+    records = (await journal.load()).records
+    assert replay(records).clocks == state.clocks
+    assert 1 == len(state.clocks.distances_ms)
+
+
+async def test_nothing_is_written_where_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle coordinator leaves its disk alone."""
+    journal, _ = await live(monkeypatch, seconds=5)
+
+    assert [250] == journal.batches_ms  # the clocks were compared for the first time
+
+
+async def test_wall_clock_that_is_set_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And moves no journal time."""
+    with capture_logs() as lines:
+        journal, _ = await live(monkeypatch, WAITING, seconds=2, jump_ms=3_600_000)
+
+    assert [1_000, 2_000] == journal.batches_ms[-2:]
+    jumps = [line["by_s"] for line in lines if line["event"] == "wall_clock_jumped"]
+    assert len(jumps) == 1 and 3_590 < jumps[0] < 3_610
