@@ -205,6 +205,8 @@ class Life:
                 continue
             if self.member not in self._view.members:
                 continue  # the view is older than this life
+            with suppress(EtcdError):
+                await self._membership.forgive()
             planned = plan(
                 self.member,
                 self._view.taking_part(),
@@ -278,6 +280,8 @@ class Life:
                     await self._shards.start(claim)
                 self.serving.add(shard)
                 self._standing.accept(shard)
+                with suppress(EtcdError):
+                    await self._membership.accept(shard)
             except Exception as error:  # one shard must not end the others
                 is_known = isinstance(error, ShardRefused | TimeoutError)
                 why = str(error) or f"shard {shard} was not loaded within {START_LIMIT_S:g} s"
