@@ -422,6 +422,6 @@ def _announce(effects: Sequence[Effect]) -> None:
             )
 
 
-_WARNINGS = frozenset({"other_arguments_found"})
+_WARNINGS = frozenset({"other_arguments_found", "fence_too_short"})
 """Events that are probably a mistake of a person."""
 _LATE = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})

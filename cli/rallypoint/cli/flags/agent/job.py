@@ -148,7 +148,9 @@ DETECTION = Group(
             "--fence-after",
             0,
             "an agent without a coordinator has killed its workers after this long, and no round "
-            "without it begins earlier; at least --shutdown-timeout + 3; 0: off",
+            "without it begins earlier; at least --shutdown-timeout + 3; with several coordinators "
+            "less than --shutdown-timeout + 8 logs a warning, since a takeover may stop the "
+            "workers; 0: off",
         ),
         _seconds(
             "--shutdown-timeout", 30_000, "time from the stop signal to SIGKILL, for every stop"

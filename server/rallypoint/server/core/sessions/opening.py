@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages.effects import JobChanged
 from rallypoint.server.core.messages.records import JobForgotten, run_opened
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone, Job
@@ -14,6 +15,10 @@ from rallypoint.server.core.rounds.settling import with_run
 from rallypoint.server.core.sessions.admission import find_idle, is_full
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
+
+TAKEOVER_MS = 8_000
+"""How long agents may be without an answer while another coordinator takes over: up to 5 s until it
+owns their shard, up to 2 s between two attempts to connect, and a second for the rest."""
 
 
 def open_run(
@@ -53,7 +58,16 @@ def open_run(
     draft.put_job(opened)
     draft.set_deadline(DeadlineKind.FORGET, job_id, None)
     draft.emit(job_id, "run_opened", run=opened.run)
+    _warn_of_fence(draft, job_id, spec)
     return opened
+
+
+def _warn_of_fence(draft: Draft, job_id: JobId, spec: JobSpec) -> None:
+    """Log a fence that stops the workers whenever another coordinator takes over."""
+    least_ms = spec.shutdown_timeout_ms + TAKEOVER_MS
+    if draft.state.timing.search_ms and 0 < spec.fence_ms < least_ms:
+        facts = (("fence_after_s", spec.fence_ms // 1000), ("least_s", -(-least_ms // 1000)))
+        draft.effects.append(JobChanged(job_id, "fence_too_short", facts))
 
 
 def _first_run(gone: Gone, job_id: JobId, spec: JobSpec) -> Job:

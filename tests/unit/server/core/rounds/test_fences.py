@@ -243,3 +243,18 @@ def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
     bench.advance(1)
     bench.obey(a, b)
     assert (Phase.RUNNING, ["a", "b", "d"]) == (bench.job().phase, bench.order())
+
+
+@pytest.mark.parametrize(
+    ("search_ms", "beyond_ms", "warns"),
+    [(5_000, 7_999, True), (5_000, 8_000, False), (0, 3_000, False)],
+)
+def test_fence_that_is_shorter_than_a_takeover_is_logged(
+    search_ms: int, beyond_ms: int, warns: bool
+) -> None:
+    """Only where another coordinator may take over, which takes up to 7 s."""
+    spec = replace(SPEC, fence_ms=SPEC.shutdown_timeout_ms + beyond_ms)
+    bench = Bench(spec, timing=Timing(search_ms=search_ms))
+    bench.join("a")
+
+    assert warns == ("fence_too_short" in bench.events())
