@@ -260,6 +260,8 @@ class Agent:
                     why="all workers here exited with 0, and no coordinator answers",
                     within_s=round(within_ms / 1000, 1),
                 )
+            case effects.ReservePort(checks_files=True):
+                self.supervisor.tasks.create_task(self._check_files())
             case effects.ReservePort():
                 self.reserve_port()
             case effects.SendReports():
@@ -267,6 +269,16 @@ class Agent:
             case effects.Exit(code=code, text=text):
                 self.exit_code, self.exit_text = code, text
                 self.done.set()
+
+    async def _check_files(self) -> None:
+        """Reserve a port, if the files of a round can be made again."""
+        try:
+            await self.supervisor.check_files(self.settings.workers)
+        except OSError as error:
+            self.post(inputs.PortNotReserved(str(error)))
+        else:
+            log.info("files_made_again", then="the node is ready once it has a port")
+            self.reserve_port()
 
     def reserve_port(self) -> None:
         """Reserve the port of the next round; log when that starts to fail, and why."""

@@ -50,6 +50,13 @@ class Workers(Protocol):
     def sweep(self, token: int) -> None:
         """End everything that the workers started; `Swept` answers."""
 
+    async def check_files(self, workers: int) -> None:
+        """Find out whether the folders and files of so many workers can be made.
+
+        Raises:
+            OSError: they cannot.
+        """
+
     def arm_fence(self, at_ms: int) -> None:
         """Let everything end at this monotonic time."""
 

@@ -194,7 +194,9 @@ class Outputs:
     """Stands for `WorkerOutputs`: workers write nothing."""
 
     def __init__(self) -> None:
-        self.folder = SimpleNamespace(path=None, is_temporary=True, close=lambda: None)
+        self.folder = SimpleNamespace(
+            path=None, is_temporary=True, close=lambda: None, end_round=lambda: None
+        )
 
     def begin(self, order: object) -> None:
         """Nothing to make."""
@@ -255,6 +257,9 @@ class Folder:
 
     def note_logs(self, logs: Path) -> None:
         """Nothing to note."""
+
+    def end_rounds(self, last: int) -> None:
+        """Nothing to remove."""
 
     def remove(self) -> None:
         """Nothing to remove."""

@@ -72,6 +72,9 @@ class LogOutcomeAwaited(Struct, frozen=True):
 class ReservePort(Struct, frozen=True):
     """Reserve a port that was not offered before."""
 
+    checks_files: bool = False
+    """Before that, find out whether the folders and files of a round can be made again."""
+
 
 class SendReports(Struct, frozen=True):
     """Send the unsent reports."""

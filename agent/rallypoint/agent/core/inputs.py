@@ -78,6 +78,14 @@ class WorkerNotStarted(Struct, frozen=True):
     text: str
 
 
+class WorkersNotPrepared(Struct, frozen=True):
+    """The node cannot make the folders and files of a round: no worker was started."""
+
+    round: int
+    text: str
+    """Why."""
+
+
 class MilestoneReached(Struct, frozen=True):
     """A worker says that it has reached a milestone. All of it may be wrong."""
 
@@ -201,6 +209,7 @@ Input = (
     | PortNotReserved
     | WorkerStarted
     | WorkerNotStarted
+    | WorkersNotPrepared
     | MilestoneReached
     | WorkerRecorded
     | WorkerEnded

@@ -70,7 +70,9 @@ class AgentState(Struct, frozen=True):
     port: int = 0
     """Reserved for the next round; 0 while the node is not clean."""
     port_wait: PortWait | None = None
-    """Set while no port can be reserved."""
+    """Set while no port can be reserved, or no files can be made."""
+    unprepared: str = ""
+    """Why the files of the last round could not be made; empty: they could, or can again."""
     desired: Desired | None = None
     """The newest desired state; None before the first."""
     desired_drain: DesiredDrain | None = None

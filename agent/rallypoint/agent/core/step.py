@@ -104,6 +104,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
             _on_worker_started(work, input)
         case inputs.WorkerNotStarted():
             _on_worker_not_started(work, input)
+        case inputs.WorkersNotPrepared():
+            _on_workers_not_prepared(work, input)
         case inputs.MilestoneReached():
             reach(work, input)
         case inputs.WorkerRecorded():
@@ -201,6 +203,21 @@ def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None
     work.hold(held)
 
 
+def _on_workers_not_prepared(work: Work, refused: inputs.WorkersNotPrepared) -> None:
+    """Give up the round: the node cannot take part, but no worker has failed."""
+    held = work.state.held
+    if held is None or held.number != refused.round:
+        return
+    exit = LocalExit(EXIT_CANNOT_START, None, work.now_ms, True, None, refused.text)
+    for worker in held.workers:
+        held = held.with_worker(worker.ended(exit))
+    work.hold(held)
+    work.change(unprepared=refused.text)
+    if not held.is_stopping:
+        work.report(BlockedReport(held.number, (), refused.text))
+        stop(work, 0)
+
+
 def _on_worker_recorded(work: Work, recorded: inputs.WorkerRecorded) -> None:
     """Count a worker as failed although it still runs, unless a signal of ours came first."""
     match = _held_worker(work, recorded, f"recorded an error: {recorded.error.message}")
@@ -291,7 +308,7 @@ def _on_swept(work: Work, token: int) -> None:
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED):
         work.hold(held.moved(Stage.CLEAN))
         if work.state.ending is None:
-            work.do(effects.ReservePort())
+            work.do(effects.ReservePort(checks_files=bool(work.state.unprepared)))
 
 
 def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
@@ -308,7 +325,7 @@ def _on_helper_silent(work: Work, pid: int) -> None:
 
 
 def _on_port_reserved(work: Work, port: int) -> None:
-    work.change(port=port, port_wait=None)
+    work.change(port=port, port_wait=None, unprepared="")
     held = work.state.held
     if held is not None and held.stage is Stage.CLEAN:
         work.change(held=None)
@@ -343,11 +360,12 @@ def _reserve_again(work: Work) -> None:
         return
     if work.now_ms >= _give_up_port_ms(state, wait):
         seconds = state.coordinator_timeout_ms / 1000
-        text = f"no port could be reserved for {seconds:g} s: {wait.text}"
+        what = "files could be made" if state.unprepared else "port could be reserved"
+        text = f"no {what} for {seconds:g} s: {wait.text}"
         end(work, Ending(EXIT_FAILED, GoodbyeKind.ERROR, text))
     else:
         work.change(port_wait=PortWait(wait.since_ms, wait.attempts, None, wait.text))
-        work.do(effects.ReservePort())
+        work.do(effects.ReservePort(checks_files=bool(state.unprepared)))
 
 
 # --- Towards the desired state ------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Changes(TypedDict, total=False):
     last_round: int
     port: int
     port_wait: PortWait | None
+    unprepared: str
     desired: Desired
     desired_drain: DesiredDrain | None
     revision: int

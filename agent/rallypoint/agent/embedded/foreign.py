@@ -307,6 +307,9 @@ class ForeignWorkers:
     def arm_fence(self, at_ms: int) -> None:
         """Another launcher has no fence: `Settings.fence_ms` has to be 0."""
 
+    async def check_files(self, workers: int) -> None:
+        """Another launcher makes its files itself."""
+
     async def end_workers(self, grace_s: float) -> None:
         """Ask the launcher to stop: the end of the agent is a reason too."""
 

@@ -4,7 +4,7 @@
 
 A later round with the same restart count gets `attempt_<restart count>_round_<number>`, so that no
 round overwrites an earlier one. Without a log dir the folder is a temporary one; its empty folders
-are removed at exit.
+are removed when their round is over, and at exit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 
 from rallypoint.agent.core.desired import RunOrder
 
+CHECK_PREFIX = "check_"
+FILES = ("stdout", "stderr", "error")
+"""As many files as a worker may have."""
 NAME_CHARS_MAX = 64
 """Characters of a job's or node's name in a folder's name; file systems allow 255 in all."""
 
@@ -34,6 +37,8 @@ class LogFolder:
         self._log_dir = log_dir
         self._job_id = job_id
         self.path: Path | None = None
+        self._last: Path | None = None
+        """The folder of the last round."""
 
     @property
     def is_temporary(self) -> bool:
@@ -60,9 +65,32 @@ class LogFolder:
         folder = self.path / f"attempt_{order.header.restart_count}"
         if folder.exists():
             folder = self.path / f"attempt_{order.header.restart_count}_round_{order.number}"
+        self._last = folder
         for local_rank in range(order.assignment.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True)
         return str(folder)
+
+    def check(self, workers: int) -> None:
+        """Find out whether the folders and files of so many workers can be made.
+
+        Raises:
+            OSError: they cannot.
+        """
+        if not self.has_files:
+            return
+        parent = self.path or self._log_dir or None
+        with tempfile.TemporaryDirectory(prefix=CHECK_PREFIX, dir=parent) as folder:
+            for local_rank in range(workers):
+                below = Path(folder) / str(local_rank)
+                below.mkdir()
+                for name in FILES:
+                    (below / name).touch()
+
+    def end_round(self) -> None:
+        """Remove the empty folders of the last round, if they are temporary ones."""
+        last, self._last = self._last, None
+        if self.is_temporary and last is not None:
+            remove_empty_folders(last)
 
     def close(self) -> None:
         """Remove the empty folders, if the folder is a temporary one."""

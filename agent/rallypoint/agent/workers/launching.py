@@ -8,6 +8,7 @@ loop asks the helper for all workers.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,21 @@ if TYPE_CHECKING:  # a node without standbys loads nothing of them
     from rallypoint.agent.warm.starts import WarmStarts
 
 _WORKERS_MAX = 1 << 16
+MACHINE_ERRORS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
+"""What this machine lacks, and may have again: the job did nothing wrong. Other errors, such as a
+folder that does not exist, are mistakes that no wait mends."""
 DOING = "making the folders and files of a round"
 PATIENCE_S = 0.01
 """How long a start blocks the event loop, at most: a file system that answers at once costs no turn
@@ -73,6 +89,8 @@ class Launcher(Struct):
     """Asks the helper for the worker with this local rank."""
     refuse: Callable[[RunOrder, int, str], None]
     """Reports that the worker with this local rank cannot be started, and why."""
+    unprepared: Callable[[RunOrder, str], None]
+    """Reports that this node cannot make the folders and files of a round, and why."""
     files: FileThread
     """Makes the folders and opens the files of a round."""
     began: Callable[[RunOrder], None]
@@ -105,7 +123,7 @@ class Launcher(Struct):
             pending = self.files.begin(partial(self._prepare, order, ours, None, loop))
             workers = pending.result() if pending.has_returned(PATIENCE_S) else None
         except OSError as error:
-            self._refuse_all(order, f"cannot start a worker: {error}")
+            self._give_up(order, error)
             return
         if workers is not None:
             self._start(order, workers)
@@ -138,21 +156,24 @@ class Launcher(Struct):
             pending = self.files.begin(partial(self._prepare, order, ours, answer, loop))
         except (LogsPluginError, OSError) as error:
             self._starting = None
-            self._refuse_all(order, str(error))
+            if isinstance(error, OSError):
+                self._give_up(order, error)
+            else:
+                self._refuse_all(order, str(error))
             return
         self._pending = pending
         await self._await_and_start(order, pending)
 
     async def _await_and_start(self, order: RunOrder, pending: Pending[list[Prepared]]) -> None:
-        refusal, workers = "", None
+        failure: OSError | None = None
         try:
             workers = await self.files.wait(DOING, pending)
         except OSError as error:
-            refusal = f"cannot start a worker: {error}"
+            failure = error
         # No stop after this cancels the task, which does not wait any more.
         self._starting = self._pending = None
-        if workers is None:
-            self._refuse_all(order, refusal)
+        if failure is not None:
+            self._give_up(order, failure)
         else:
             self._start(order, workers)
 
@@ -203,6 +224,13 @@ class Launcher(Struct):
         self.outputs.log_folder()
         self.began(order)
 
+    def _give_up(self, order: RunOrder, error: OSError) -> None:
+        """Start no worker, because files cannot be made; tell whether the machine is to blame."""
+        if error.errno in MACHINE_ERRORS:
+            self.unprepared(order, f"it cannot make the files of its workers: {error}")
+        else:
+            self._refuse_all(order, f"cannot start a worker: {error}")
+
     def _refuse_all(self, order: RunOrder, text: str) -> None:
         for local_rank in range(order.assignment.local_world_size):
             self.refuse(order, local_rank, text)
@@ -219,7 +247,7 @@ class Launcher(Struct):
         """Return the workers of a round, by local rank, with their files.
 
         Raises:
-            OSError: the folders cannot be made.
+            OSError: the folders cannot be made, or for want of something of the machine, files.
         """
         changed: dict[int, dict[str, str]] = {}
         if answer is not None:
@@ -228,10 +256,15 @@ class Launcher(Struct):
         self.outputs.begin(order)
         if self.outputs.folder.is_temporary and self.outputs.folder.path is not None:
             self.own.note_logs(self.outputs.folder.path)
-        return [
-            self._prepare_worker(order, local_rank, ours, changed.get(local_rank, {}), loop)
-            for local_rank in range(order.assignment.local_world_size)
-        ]
+        workers: list[Prepared] = []
+        try:
+            for local_rank in range(order.assignment.local_world_size):
+                envs = changed.get(local_rank, {})
+                workers.append(self._prepare_worker(order, local_rank, ours, envs, loop))
+        except OSError:
+            _close_all(workers)
+            raise
+        return workers
 
     def _prepare_worker(
         self,
@@ -252,6 +285,8 @@ class Launcher(Struct):
         except (OSError, ValueError) as error:
             if output is not None:
                 output.close()
+            if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+                raise
             return Prepared(refusal=f"cannot start a worker: {error}")
         return Prepared(request, output, record=record)
 

@@ -97,6 +97,14 @@ class OwnFolder:
         with suppress(OSError):  # a full disk must not keep workers from starting
             note_logs(self.path(), logs)
 
+    def end_rounds(self, last: int) -> None:
+        """Remove the folders of rounds up to `last`: sockets and notices of their workers."""
+        if self._path is None:
+            return
+        for folder in self._path.iterdir():
+            if folder.name.isdecimal() and int(folder.name) <= last:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def remove(self) -> None:
         """Remove the folder with its content, as far as possible."""
         if self._path is not None:
@@ -142,6 +150,21 @@ class Folders:
             folders = await self._own_files.run("removing folders of dead agents", sweep)
             if folders:
                 log.info("dead_folders_removed", folders=folders, why="their agent is dead")
+
+    async def check(self, workers: int) -> None:
+        """Find out whether the folders and files of so many workers can be made.
+
+        Raises:
+            OSError: they cannot.
+        """
+        await self._files.run("making folders", partial(self._outputs.folder.check, workers))
+        await self._own_files.run("making a folder", self._own.path)
+
+    def end_round(self, number: int) -> None:
+        """Remove what a round that is over has left: sockets, and empty folders. Do not wait."""
+        with suppress(OSError):  # the thread stands still: what is only tidied up can wait
+            self._files.submit(self._outputs.folder.end_round)
+            self._own_files.submit(partial(self._own.end_rounds, number))
 
     async def close_logs(self) -> None:
         """Remove the empty folders for output, if they are temporary ones."""

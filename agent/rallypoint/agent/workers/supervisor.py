@@ -49,6 +49,9 @@ if TYPE_CHECKING:  # a node without standbys loads nothing of them
 
 log = get_logger()
 
+CHECK_S_MAX = 30.0
+"""How long an attempt to make folders waits for the file system."""
+
 
 class Supervisor:
     """The workers of one node."""
@@ -96,6 +99,8 @@ class Supervisor:
         """By worker id, until their exit."""
         self._changed = asyncio.Event()
         """Set when a worker has ended."""
+        self._number = 0
+        """Number of the last round."""
         self._size = 0
         """How many workers the last round has here."""
         self._sweep_token = 0
@@ -139,6 +144,7 @@ class Supervisor:
             is_wanted=is_wanted,
             spawn=self._spawn,
             refuse=lambda order, *why: post(inputs.WorkerNotStarted(order.number, *why)),
+            unprepared=self._on_unprepared,
             files=self._files,
             began=self._on_began,
             marks=MarkPipe(self._own.path, takes_milestones, post),
@@ -195,7 +201,7 @@ class Supervisor:
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._size = order.assignment.local_world_size
+        self._number, self._size = order.number, order.assignment.local_world_size
         self._is_used = True
         self._signals.begin(order.number)
         self._enter(Phase.STARTING)
@@ -242,6 +248,18 @@ class Supervisor:
         self._fence_at_ms = at_ms
         self._watch.arm(at_ms)
         self._request(lambda: self.host.arm_fence(at_ms))
+
+    async def check_files(self, workers: int) -> None:
+        """Find out whether the folders and files of so many workers can be made.
+
+        Raises:
+            OSError: they cannot, or the file system does not answer.
+        """
+        try:
+            async with asyncio.timeout(CHECK_S_MAX):
+                await self._folders.check(workers)
+        except TimeoutError:
+            raise OSError(f"the file system does not answer within {CHECK_S_MAX:g} s") from None
 
     async def end_workers(self, grace_s: float) -> None:
         """Stop the workers without the core: SIGTERM, and `grace_s` seconds for their ends."""
@@ -318,6 +336,11 @@ class Supervisor:
     def _on_error_found(self, found: Found) -> None:
         self._exits.report_found(self._workers[found.key], found)
 
+    def _on_unprepared(self, order: RunOrder, text: str) -> None:
+        then = "the node leaves the round, and retries until it can"
+        log.warning("files_not_made", round=order.number, why=text, then=then)
+        self.post(inputs.WorkersNotPrepared(order.number, text))
+
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
         self._enter(Phase.RUNNING)
@@ -364,6 +387,7 @@ class Supervisor:
         if self._is_clean and not self._reporting:
             token, self._sweep_token, self._is_clean = self._sweep_token, 0, False
             self._enter(Phase.WAITING)
+            self._folders.end_round(self._number)
             self.post(inputs.Swept(token))
 
     async def _report(self, worker: Worker, event: Exited) -> None:

@@ -50,3 +50,33 @@ def test_what_was_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     assert left == path / "1" / "error.json"
     assert os.listdir(path) == ["1"] and os.listdir(path.parent) == ["attempt_0"]
+
+
+def test_empty_folders_go_when_their_round_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that restarts often leaves none behind; what holds a file stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = LogFolder("", "job")
+    for number in range(1, 4):
+        begun = folder.begin(run_order(number=number, local_world_size=2), "node")
+        assert begun is not None
+        if number == 2:
+            (Path(begun) / "1" / "error.json").touch()
+        folder.end_round()
+    assert folder.path is not None
+
+    assert [str(path.relative_to(folder.path)) for path in sorted(folder.path.rglob("*"))] == [
+        "attempt_0",
+        "attempt_0/1",
+        "attempt_0/1/error.json",
+    ]
+
+
+def test_check_finds_out_whether_folders_can_be_made(tmp_path: Path) -> None:
+    """It leaves nothing; where nothing can be made, it says why."""
+    LogFolder(str(tmp_path), "job").check(2)
+    assert list(tmp_path.iterdir()) == []
+
+    with pytest.raises(FileNotFoundError):
+        LogFolder(str(tmp_path / "missing"), "job").check(2)
