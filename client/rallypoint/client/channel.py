@@ -25,6 +25,7 @@ from rallypoint.wire.access import Access, from_environment
 from rallypoint.wire.channel import Options, client_options
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY, Credentials, Metadata
 from rallypoint.wire.handshakes import explain, is_closed, probe
+from rallypoint.wire.local_token import with_local_token
 
 KEEPALIVE_S = 10
 KEEPALIVE_TIMEOUT_S = 5
@@ -104,7 +105,11 @@ class Connections(Generic[Channel]):
         """
         self.targets = read_targets(target)
         self.is_shared = len(self.targets) > 1
-        self.access = from_environment(os.environ) if access is None else access
+        if access is None:
+            access = from_environment(os.environ)
+            # A worker's token is enough for what workers do.
+            access = access if token else with_local_token(access, target)
+        self.access = access
         self._credentials = Credentials(self.access)
         self._token_metadata = token_metadata(token)
         self._open_channel = open_channel

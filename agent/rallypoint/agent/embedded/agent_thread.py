@@ -29,6 +29,7 @@ from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.access import Access
 
 log = get_logger()
 
@@ -46,8 +47,9 @@ _T = TypeVar("_T")
 
 NewWorkers = Callable[[Agent, asyncio.TaskGroup], Workers]
 """Makes the workers of an agent, in its event loop; the group runs their tasks."""
-Coordinator = Callable[[], AbstractAsyncContextManager[tuple[str, asyncio.Future[None]]]]
-"""Serves a built-in coordinator: its address, and a future that fails when it cannot continue."""
+Coordinator = Callable[[], AbstractAsyncContextManager[tuple[str, Access, asyncio.Future[None]]]]
+"""Serves a built-in coordinator: its address, how to prove oneself to it, and a future that fails
+when it cannot continue."""
 
 
 class AgentGone(Exception):
@@ -251,8 +253,9 @@ class EmbeddedAgent:
         if self._coordinator is None:
             yield self.settings, asyncio.get_running_loop().create_future()
             return
-        async with self._coordinator() as (target, failed):
-            yield replace(self.settings, coordinator=target, is_standalone=True), failed
+        async with self._coordinator() as (target, access, failed):
+            own = replace(self.settings, coordinator=target, access=access, is_standalone=True)
+            yield own, failed
 
     async def _end_with(self, failed: asyncio.Future[None]) -> None:
         """End the agent when its built-in coordinator fails: no other one will ever serve it."""

@@ -12,13 +12,16 @@ import math
 import os
 import re
 import socket
-import stat
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from rallypoint.base.private_files import make_private_folder
+from rallypoint.base.user_folders import (
+    find_state_home,
+    find_temporary_home,
+    make_temporary_home,
+)
 
 JOURNAL = "journal.sqlite"
 LOCK = f"{JOURNAL}-lock"
@@ -113,8 +116,7 @@ def read_last_line(log: Path) -> str:
 def _candidates(port: int) -> tuple[Path, Path]:
     """Return where the folder is, and where it is if it cannot be there."""
     name = f"hosted-{re.sub(r'[^A-Za-z0-9.-]', '-', socket.gethostname())}-{port}"
-    other = _temporary() / f"rallypoint-{os.getuid()}"
-    return _state_home() / "rallypoint" / name, other / name
+    return find_state_home() / name, find_temporary_home() / name
 
 
 def _age_s(folder: Path) -> float:
@@ -128,30 +130,9 @@ def _age_s(folder: Path) -> float:
     return time.time() - about.st_mtime  # noqa: TID251  # as files have it
 
 
-def _state_home() -> Path:
-    # The specification of XDG ignores relative paths.
-    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if folder.is_absolute():
-        return folder
-    try:
-        return Path.home() / ".local" / "state"
-    except RuntimeError:
-        return Path("/nonexistent")  # which cannot be made; the temporary folder can
-
-
-def _temporary() -> Path:
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError:
-        return Path("/nonexistent")  # everything may be read-only but the state folder
-
-
 def _make_temporary(folder: Path) -> Path:
     """Make a folder where other users could have made its parent before, or a link in its place."""
-    folder.parent.mkdir(0o700, exist_ok=True)
-    about = folder.parent.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise PermissionError(1, f"others can change {folder.parent}")
+    make_temporary_home(folder.parent)
     return _make(folder)
 
 

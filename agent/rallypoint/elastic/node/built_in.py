@@ -8,30 +8,68 @@ from contextlib import asynccontextmanager
 
 from rallypoint.agent.agent import Agent
 from rallypoint.base.exit_codes import EXIT_FAILED
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
+from rallypoint.wire.access import PLAIN, Access
+from rallypoint.wire.local_token import KeptToken, draw_token, keep_token
 
 log = get_logger()
 
 
+KEEP_S_MAX = 0.5
+"""How long a start waits until the token is kept, and the end until it is removed: the file server
+of a home folder may hang."""
+UNKNOWN = "commands about this job are refused; set XDG_STATE_HOME to a folder of your own"
+"""What follows when other programs of this user do not learn the token."""
+
+
 @asynccontextmanager
 async def reaching_coordinator(
-    address: str | None,
-) -> AsyncIterator[tuple[str, asyncio.Future[None]]]:
-    """Yield the address of the given or a built-in coordinator, and the failure of a built-in one.
+    address: str | None, access: Access = PLAIN
+) -> AsyncIterator[tuple[str, Access, asyncio.Future[None]]]:
+    """Yield the address of the given or a built-in coordinator, how to prove oneself to it, and the
+    failure of a built-in one.
 
     The future gets the exception when a built-in coordinator cannot continue.
 
     Args:
-        address: host:port; None: a coordinator runs while the context is open.
+        address: host:port; None: a coordinator runs while the context is open. It has a token of
+            its own, which programs of the same user find.
+        access: for the given coordinator.
     """
     if address is not None:
-        yield address, asyncio.get_running_loop().create_future()
+        yield address, access, asyncio.get_running_loop().create_future()
         return
     from rallypoint.server.core.model.spec import Timing
+    from rallypoint.server.hosting.protecting import ProtectionSettings
     from rallypoint.server.serve import Settings, serving
 
-    async with serving(Settings("127.0.0.1", 0, Timing(), standalone=True)) as running:
-        yield f"127.0.0.1:{running.port}", running.failed
+    token = draw_token()
+    protection = ProtectionSettings(token=token, audits=False)
+    settings = Settings("127.0.0.1", 0, Timing(), standalone=True, protection=protection)
+    async with serving(settings) as running, _keeping(running.port, token):
+        yield f"127.0.0.1:{running.port}", Access(token=token), running.failed
+
+
+@asynccontextmanager
+async def _keeping(port: int, token: str) -> AsyncIterator[None]:
+    """Keep a token for other programs of this user while the context is open."""
+    files = FileThread("token")
+    kept = None
+    try:
+        kept = files.begin(lambda: keep_token(port, token))
+        async with asyncio.timeout(KEEP_S_MAX):
+            await asyncio.shield(kept.future)
+    except TimeoutError:
+        log.warning("token_not_kept", why="its file system does not answer", effect=UNKNOWN)
+    except OSError as error:
+        log.warning("token_not_kept", why=error.strerror or str(error), effect=UNKNOWN)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            files.drop(kept, KeptToken.remove)
+            files.flush(KEEP_S_MAX)
 
 
 async def end_with(failed: asyncio.Future[None], agent: Agent) -> None:

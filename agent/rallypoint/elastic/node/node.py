@@ -97,7 +97,7 @@ class Node:
     @property
     def access(self) -> Access:
         """How its agent proves who it is."""
-        return self._embedded.settings.access
+        return self._embedded.agent.settings.access
 
     def wait(self, is_done: Callable[[View], bool], timeout_s: float | None = None) -> View:
         """Wait until a condition holds or the agent has ended, and return the view of that moment.

@@ -20,6 +20,7 @@ from rallypoint.base.addresses import first_host
 from rallypoint.elastic.node.options import JobOptions
 from rallypoint.wire.access import PLAIN, from_environment
 from rallypoint.wire.job_secret import with_job_secret
+from rallypoint.wire.local_token import with_local_token
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -78,9 +79,13 @@ class Plan(Struct, frozen=True, kw_only=True):
             address = self.local_addr or "127.0.0.1"
         else:
             address = self.local_addr or find_local_address(first_host(self.coordinator))
-        access = PLAIN if self.coordinator is None else from_environment(self.environment)
-        if self.hosting is not None:
-            access = with_job_secret(access, self.environment)
+        access = PLAIN
+        if self.coordinator is not None:
+            access = from_environment(self.environment)
+            if self.hosting is None:
+                access = with_local_token(access, self.coordinator)
+            else:
+                access = with_job_secret(access, self.environment)
         options, launch = self.options, self.launch
         timeout_ms = options.coordinator_timeout
         return Settings(

@@ -63,6 +63,7 @@ def choose_access(common: Common, target: Target, environment: Mapping[str, str]
     """
     from rallypoint.wire.access import PLAIN, Access, from_environment
     from rallypoint.wire.job_secret import with_job_secret
+    from rallypoint.wire.local_token import with_local_token
 
     base = PLAIN
     if target.context is None:
@@ -78,6 +79,8 @@ def choose_access(common: Common, target: Target, environment: Mapping[str, str]
             server_name=saved.tls_server_name,
             token_file=saved.token_file,
         )
+    if not common.token_file:
+        base = with_local_token(base, target.endpoints)
     return Access(
         is_tls=common.tls or base.is_tls,
         ca_file=common.tls_ca or base.ca_file,

@@ -22,6 +22,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import TOKEN_VARIABLES, Access, from_environment
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.local_token import with_local_token
 
 log = get_logger()
 
@@ -137,7 +138,7 @@ def read_conf(params: RendezvousParameters) -> Conf:
     return Conf(
         backend=params.backend,
         endpoint=endpoint,
-        access=from_environment({**_hidden, **os.environ}),
+        access=with_local_token(from_environment({**_hidden, **os.environ}), endpoint),
         run_id=_find_id(params),
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,

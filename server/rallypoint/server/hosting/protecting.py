@@ -53,6 +53,8 @@ class ProtectionSettings(Struct, frozen=True):
     """Says whose token or certificate has which role; empty: none."""
     token: str = ""
     """One more token, with every role; empty: none."""
+    audits: bool = True
+    """Whether calls that are allowed have audit lines."""
 
     def __repr__(self) -> str:
         """Return no more than the name: there is a token."""
@@ -186,7 +188,9 @@ def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Prot
         source: AuthFile | _Every = _Every(EVERY_CERTIFICATE)
         if settings.auth_file or settings.token:
             source = AuthFile(settings.auth_file, settings.token)
-            looks.append(partial(asyncio.to_thread, source.look))
-        protected.gate = Gate(source, handshakes if facts.tls else None)
+            if settings.auth_file:  # a token alone never changes
+                looks.append(partial(asyncio.to_thread, source.look))
+        seen = handshakes if facts.tls else None
+        protected.gate = Gate(source, seen, audits=settings.audits)
         looks.append(protected.gate.look)
     return protected, looks

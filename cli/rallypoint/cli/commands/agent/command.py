@@ -98,11 +98,14 @@ def _read_access(args: Values, resolution: Resolution) -> Access:
     """Return how the agent proves who it is; a built-in coordinator asks for nothing."""
     from rallypoint.wire.access import PLAIN
     from rallypoint.wire.job_secret import with_job_secret
+    from rallypoint.wire.local_token import with_local_token
 
     if resolution.coordinator is None:
         return PLAIN
     proof = access.read_access(args, os.environ)
-    return proof if resolution.hosting is None else with_job_secret(proof, os.environ)
+    if resolution.hosting is not None:
+        return with_job_secret(proof, os.environ)
+    return with_local_token(proof, resolution.coordinator)
 
 
 def _begin_hosting(prog: str, resolution: Resolution, proof: Access) -> Keeper | None:

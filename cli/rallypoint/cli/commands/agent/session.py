@@ -100,7 +100,7 @@ async def _live(
     consoles: Consoles,
 ) -> int:
     ports = _ports(args, resolution.master_port)
-    async with reaching_coordinator(resolution.coordinator) as (target, failed):
+    async with reaching_coordinator(resolution.coordinator, proof) as (target, proof, failed):
         settings = _settings(args, resolution, target, placement, proof, keeper, for_workers)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(settings, reports)

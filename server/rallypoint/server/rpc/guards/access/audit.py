@@ -52,15 +52,22 @@ class _Refused(Struct):
 class Audit:
     """Writes audit lines."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        """Begin; `clock_s` returns monotonic time."""
+    def __init__(self, clock_s: Callable[[], float], *, notes_allowed: bool = True) -> None:
+        """Begin.
+
+        Args:
+            clock_s: returns monotonic time.
+            notes_allowed: whether calls that are allowed have lines.
+        """
         self._clock_s = clock_s
+        self._notes_allowed = notes_allowed
         self._refused: dict[str, _Refused] = {}
         """By host; the first to be refused is the first one."""
 
     def allow(self, call: Call, caller: Caller, outcome: str) -> None:
         """Note a call that was allowed; `outcome` is how it has ended."""
-        log.info("audit", **_show(call, (caller,)), outcome=outcome)
+        if self._notes_allowed:
+            log.info("audit", **_show(call, (caller,)), outcome=outcome)
 
     def refuse(self, call: Call, callers: tuple[Caller, ...], outcome: str) -> None:
         """Note a call that was refused; `outcome` says why."""

@@ -177,6 +177,8 @@ class Gate:
         source: RuleSource,
         handshakes: Handshakes | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        *,
+        audits: bool = True,
     ) -> None:
         """Let those in that the rules name.
 
@@ -184,8 +186,9 @@ class Gate:
             source: of the rules.
             handshakes: notes connections without calls; None: there is no TLS.
             clock_s: returns monotonic time.
+            audits: whether calls that are allowed have audit lines.
         """
-        self.audit = Audit(clock_s)
+        self.audit = Audit(clock_s, notes_allowed=audits)
         self.identities = Identities(_unix_ms)
         self.worker_tokens: WorkerTokens | None = None
         """Of the journal; None: it is not open yet."""

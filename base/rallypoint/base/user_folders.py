@@ -1,0 +1,58 @@
+"""Where a user's programs keep what others of the same user have to find."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from rallypoint.base.private_files import FOLDER_MODE, NotPrivate
+
+_NOWHERE = Path("/nonexistent")
+"""A folder that cannot be made."""
+
+
+def find_state_home() -> Path:
+    """Return the folder for state that outlives its program."""
+    return _state_home() / "rallypoint"
+
+
+def find_temporary_home() -> Path:
+    """Return the folder that stands for it: containers often have no home.
+
+    It lies among the temporary files; `make_temporary_home` makes it.
+    """
+    return _temporary() / f"rallypoint-{os.getuid()}"
+
+
+def make_temporary_home(folder: Path) -> None:
+    """Make a folder where another user could have made it before, or a link in its place.
+
+    Raises:
+        NotPrivate: another user could change it.
+        OSError: the system refuses.
+    """
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise NotPrivate(f"others can change {folder}")
+
+
+def _state_home() -> Path:
+    # The specification of XDG ignores relative paths.
+    folder = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if folder.is_absolute():
+        return folder
+    try:
+        return Path.home() / ".local" / "state"
+    except RuntimeError:
+        return _NOWHERE  # the temporary folder can be made
+
+
+def _temporary() -> Path:
+    import tempfile  # few programs need it, and it loads much
+
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:
+        return _NOWHERE  # everything may be read-only but the state folder

@@ -1,0 +1,153 @@
+"""The token of a coordinator that runs inside an agent, where programs of the same user find it.
+
+TCP has no users: without a token every user of the host could cancel the job. The agent draws one
+and keeps it in a file of its user alone, named after host and port, which it locks as long as it
+lives. A file without a lock is what a process that was killed has left: it counts for nothing, and
+the next agent removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from rallypoint.base.addresses import is_loopback
+from rallypoint.base.private_files import FILE_MODE, make_private_folder, open_private
+from rallypoint.base.user_folders import (
+    find_state_home,
+    find_temporary_home,
+    make_temporary_home,
+)
+from rallypoint.wire.access import Access
+
+FOLDER = "tokens"
+SWEPT_MAX = 1_000
+"""Files that a start looks at, at most, to remove those of dead agents."""
+_TOKEN_BYTES = 32
+_FILE_BYTES_MAX = 4_096
+
+
+class KeptToken:
+    """A token in a file that is locked while this process lives."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        """Take ownership of the open and locked file."""
+        self.path = path
+        self._fd = fd
+
+    def remove(self) -> None:
+        """Remove the file, unless another agent has taken its place."""
+        try:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._fd), self.path.lstat()):
+                    self.path.unlink()
+        finally:
+            os.close(self._fd)
+
+
+def draw_token() -> str:
+    """Return a new token that nobody can guess."""
+    return os.urandom(_TOKEN_BYTES).hex()
+
+
+def keep_token(port: int, token: str) -> KeptToken:
+    """Keep the token of a coordinator on this host for other programs of this user.
+
+    Raises:
+        OSError: there is no place that other users cannot change.
+    """
+    try:
+        return _keep(find_state_home() / FOLDER, port, token)
+    except OSError:
+        temporary = find_temporary_home()
+        make_temporary_home(temporary)
+        return _keep(temporary / FOLDER, port, token)
+
+
+def with_local_token(access: Access, endpoints: str) -> Access:
+    """Return how to prove who one is to a coordinator, with its kept token if there is one.
+
+    That counts before all others: whatever else the environment names is for other coordinators.
+
+    Args:
+        access: what flags, variables and files say.
+        endpoints: `host:port`, or several with commas in between.
+    """
+    token = find_token(endpoints)
+    return replace(access, token=token, token_file="") if token else access
+
+
+def find_token(endpoints: str) -> str:
+    """Return the token of a living agent's own coordinator at this address; empty: there is none.
+
+    Args:
+        endpoints: `host:port`, or several with commas in between, which no agent serves.
+    """
+    host, _, port = endpoints.rpartition(":")
+    if not (is_loopback(host.strip("[]")) and port.isdecimal()):
+        return ""
+    for find_home in (find_state_home, find_temporary_home):
+        # A file that is missing, or that another user could have written, is none of an agent's.
+        with suppress(OSError):
+            if token := _read(find_home() / FOLDER / _name(int(port))):
+                return token
+    return ""
+
+
+def _name(port: int) -> str:
+    """Return the name of a file; home folders are often shared by hosts."""
+    return f"{_host()}-{port}"
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)
+
+
+def _keep(folder: Path, port: int, token: str) -> KeptToken:
+    make_private_folder(folder)
+    _sweep(folder)
+    path = folder / _name(port)
+    fresh = folder / f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}"
+    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(fd, f"{token}\n".encode(), 0)
+        os.rename(fresh, path)
+    except BaseException:
+        os.close(fd)
+        fresh.unlink(missing_ok=True)
+        raise
+    return KeptToken(path, fd)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the files of this host whose agents are dead."""
+    prefixes = (f"{_host()}-", f".{_host()}-")
+    names = [name for name in os.listdir(folder) if name.startswith(prefixes)]
+    for name in names[:SWEPT_MAX]:
+        with suppress(OSError):  # another one removes it, or its agent has just begun
+            fd = open_private(folder / name, os.O_RDWR)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), (folder / name).lstat()):
+                    (folder / name).unlink()
+            finally:
+                os.close(fd)
+
+
+def _read(path: Path) -> str:
+    """Return the token of a file that its agent has locked; empty: that is dead."""
+    fd = open_private(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        token = os.pread(fd, _FILE_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        return token if token.isascii() and token.isprintable() else ""
+    finally:
+        os.close(fd)
+    return ""
