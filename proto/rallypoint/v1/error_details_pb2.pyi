@@ -77,7 +77,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_COORDINATOR_ENDED: _RefusalReason.ValueType  # 20
     """The coordinator cannot continue. Retry: another one may take its place."""
     REFUSAL_REASON_NOT_READY: _RefusalReason.ValueType  # 21
-    """The coordinator has just started and does not know its rounds yet. Nothing was changed. Retry."""
+    """The coordinator has just started and does not know its rounds yet, or the node whose name or rank the
+    agent asks for has fallen silent, and its lease decides. Nothing was changed. Retry.
+    """
     REFUSAL_REASON_INTERNAL: _RefusalReason.ValueType  # 22
     """A bug of the coordinator; its log has the incident. Do not retry a call. An agent says Hello
     again.
@@ -235,7 +237,9 @@ probably be refused too.
 REFUSAL_REASON_COORDINATOR_ENDED: RefusalReason.ValueType  # 20
 """The coordinator cannot continue. Retry: another one may take its place."""
 REFUSAL_REASON_NOT_READY: RefusalReason.ValueType  # 21
-"""The coordinator has just started and does not know its rounds yet. Nothing was changed. Retry."""
+"""The coordinator has just started and does not know its rounds yet, or the node whose name or rank the
+agent asks for has fallen silent, and its lease decides. Nothing was changed. Retry.
+"""
 REFUSAL_REASON_INTERNAL: RefusalReason.ValueType  # 22
 """A bug of the coordinator; its log has the incident. Do not retry a call. An agent says Hello
 again.

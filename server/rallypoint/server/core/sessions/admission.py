@@ -25,6 +25,9 @@ from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 
+HEARD_MS = 500
+"""A name or rank is refused for good if its holder was heard this recently: sooner than another
+agent can have been started in its place."""
 FORGOTTEN_PART = 64
 """When there is room for no other job, one in this many is forgotten, if so many are idle."""
 _OPEN = 2
@@ -194,24 +197,36 @@ def _check_address(draft: Draft, identity: Identity) -> Refusal | None:
 
 
 def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
-    """Refuse a name or node rank that an attached node holds.
+    """Refuse a name or node rank that an attached node holds: for good only if that is heard.
 
+    A node that has fallen silent may be the one that this agent replaces, and its lease decides.
     One that the coordinator awaits since it started again may be well: a decision would be early.
     """
     job_id = identity.job_id
     if identity.name_explicit:
         holder = draft.holder(job_id, identity.name)
+        if holder is not None and (holder.is_awaited or _is_silent(draft, holder)):
+            return Refusal(RefusalKind.NOT_READY)
         if holder is not None and holder.attached:
             return name_in_use(identity)
-        if holder is not None and holder.is_awaited:
-            return Refusal(RefusalKind.NOT_READY)
     if identity.node_rank is not None:
         holder = draft.holder(job_id, identity.node_rank)
+        if holder is not None and (holder.is_awaited or _is_silent(draft, holder)):
+            return Refusal(RefusalKind.NOT_READY)
         if holder is not None and holder.attached:
             return node_rank_in_use(identity, holder.name)
-        if holder is not None and holder.is_awaited:
-            return Refusal(RefusalKind.NOT_READY)
     return None
+
+
+def _is_silent(draft: Draft, node: Node) -> bool:
+    """Return whether nothing has come from an attached node for a moment.
+
+    An agent that asks again, as agents do, comes soon at a moment when a living one was just heard.
+    """
+    ends_ms = draft.deadline(DeadlineKind.LEASE, node.session)
+    if not node.attached or ends_ms is None:
+        return False
+    return draft.now_ms - (ends_ms - draft.state.lease_ms(node.identity.spec)) > HEARD_MS
 
 
 def spec_mismatch(job_id: JobId, expected: JobSpec, actual: JobSpec) -> Refusal:

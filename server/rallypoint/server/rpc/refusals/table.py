@@ -145,7 +145,8 @@ TABLE: dict[RefusalKind, Row] = {
     RefusalKind.NOT_READY: Row(
         grpc.StatusCode.UNAVAILABLE,
         None,
-        "the coordinator has just started and does not know its rounds yet; try again",
+        "not known yet: the coordinator has just started, or the node of that name or rank is "
+        "silent and may be lost; try again",
         "",
         retry_ms=AGAIN_MS,
     ),

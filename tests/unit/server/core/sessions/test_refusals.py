@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -13,9 +15,9 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.sessions import admission
-from rallypoint.server.core.sessions.admission import compare_specs
+from rallypoint.server.core.sessions.admission import HEARD_MS, compare_specs
 from rallypoint.server.core.step import Transition
 from rallypoint.server.rpc.errors import refusal_status
 from support.core.coordinator import EPOCH, Bench
@@ -118,6 +120,25 @@ def test_explicit_name_in_use_is_refused() -> None:
         refusal_of(refused).kind,
         refusal_of(refused).facts,
     )
+
+
+@pytest.mark.parametrize("wanted", [{"name": "a"}, {"name": "b", "node_rank": 0}])
+def test_name_or_rank_of_a_silent_holder_is_awaited(wanted: dict[str, Any]) -> None:
+    """Until the lease decides: the holder is heard again, or lost and replaced."""
+    bench = Bench(TRIO)
+    (holder,) = bench.join("a", node_rank=0)
+    other = bench.agent(**wanted)
+    holder.beats = False
+    bench.advance(HEARD_MS)
+    assert refusal_of(other.hello()).kind is not RefusalKind.NOT_READY
+    bench.advance(1)
+    assert refusal_of(other.hello()).kind is RefusalKind.NOT_READY
+    bench.take(inputs.Heartbeat(holder.sender()))
+    assert refusal_of(other.hello()).kind is not RefusalKind.NOT_READY
+
+    bench.advance(Timing().lease_ms)
+    assert other.hello().refusal is None
+    assert holder.node is None
 
 
 def test_explicit_name_of_a_broken_holder_is_taken_over() -> None:
