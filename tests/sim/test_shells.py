@@ -41,6 +41,7 @@ NOTICED = {
     "lose nested inputs": (15, "Liveness"),
     "forget the sweep of a lost helper": (17, "Liveness"),
     "start a stopped round": (194, "NumbersGrow"),
+    "leave everything to the helper": (1378, "FenceHolds"),
     "wait for a frozen helper": (4, "Liveness"),
     "act before writing": (6, "Liveness"),
     "act without writing": (2, "Liveness"),

@@ -159,6 +159,11 @@ def _start_a_stopped_round() -> Patch:
     return Launcher, "stop", lambda self: None
 
 
+def _leave_everything_to_the_helper() -> Patch:
+    """Let nobody end a helper that stands still, so that its workers outlive the fence."""
+    return HelperWatch, "_kill", lambda self, host, why: None
+
+
 def _wait_for_a_frozen_helper() -> Patch:
     """Wait until a helper answers, however long that takes."""
     return HelperWatch, "_note_silence", lambda self, host: None
@@ -209,6 +214,7 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "lose nested inputs": _lose_nested_inputs,
     "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
     "start a stopped round": _start_a_stopped_round,
+    "leave everything to the helper": _leave_everything_to_the_helper,
     "wait for a frozen helper": _wait_for_a_frozen_helper,
     "act before writing": _act_before_writing,
     "act without writing": _act_without_writing,

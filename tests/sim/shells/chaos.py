@@ -22,6 +22,8 @@ ENDLESS_S = 1_000.0
 """So long only if nobody ends it."""
 FROZEN_LASTS_S = 15.0
 """How long the job notices it afterwards."""
+FREEZE_PAUSE_S = 0.3
+"""Pause until another look whether workers run there."""
 CUT_OFF_SHARE = 0.5
 CUT_OFF_S = 20.0
 """Longer than any fence."""
@@ -54,7 +56,11 @@ class Chaos:
 
     def _freeze_helper(self, host: Host, for_s: float, is_cut_off: bool) -> None:
         process = host.living
-        if process is None or self.world.is_calm:
+        if self.world.is_calm:
+            return
+        if process is None or not any(worker.group.has_joined for worker in host.workers):
+            again = partial(self._freeze_helper, host, for_s, is_cut_off)
+            self.world.schedule.after(FREEZE_PAUSE_S, again)
             return
         self.world.note("fault", "freeze helper", host.name)
         self.world.rules.disturbed(host.job.job_id, max(for_s, CUT_OFF_S) + FROZEN_LASTS_S)
