@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 
 from sim.run import commit
 from sim.shells.bugs import BUGS, planted
+from sim.shells.culprits import CulpritWorld
 from sim.shells.run import run_seed, run_seeds
+from sim.shells.world import World
 from support.tries.portions import choose_portion
 
 FEW = range(40)
@@ -43,14 +46,35 @@ NOTICED = {
     "start a stopped round": (194, "NumbersGrow"),
     "leave everything to the helper": (1378, "FenceHolds"),
     "wait for a frozen helper": (4, "Liveness"),
+    "let sweeps overtake exits": (6, "TrueCulprit"),
+    "date exits when seen": (0, "TrueCulprit"),
+    "forget exits in a hello": (267, "TrueCulprit"),
+    "date exits in their turn": (236, "TrueCulprit"),
     "act before writing": (6, "Liveness"),
     "act without writing": (2, "Liveness"),
     "await no one": (6, "NobodyIsLost"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""
-DURABLE = frozenset({"act before writing", "act without writing", "await no one"})
+DURABLE = frozenset(
+    {
+        "act before writing",
+        "act without writing",
+        "await no one",
+        "forget exits in a hello",
+        "date exits in their turn",
+    }
+)
 """Bugs of durable coordinators; the others are planted where the coordinator has no memory."""
+OF_CULPRITS = frozenset(
+    {
+        "let sweeps overtake exits",
+        "date exits when seen",
+        "forget exits in a hello",
+        "date exits in their turn",
+    }
+)
+"""Bugs that cost the verdict its truth: they are planted where only that can go wrong."""
 
 
 def check_seeds(seeds: Iterable[int], processors: int = 1) -> Counter[str]:
@@ -74,6 +98,17 @@ def test_every_seed_comes_to_rest() -> None:
     assert events["coordinator"] > len(FEW)
     assert events["joined"] > len(FEW)
     assert events["disk"] > 0
+
+
+def test_first_failure_is_named() -> None:
+    """The verdict names it although its agent stands still or its report waits; none is lost."""
+    events: Counter[str] = Counter()
+    for result in run_seeds(FEW, 1, run=partial(run_seed, kind=CulpritWorld)):
+        events.update(result.events)
+        assert result.rule == "", f"seed {result.seed}: {result.failure}"
+
+    assert events["rule TrueCulprit"] > len(FEW)
+    assert events["log worker_news_dropped"] == 0
 
 
 @pytest.mark.long
@@ -103,10 +138,11 @@ def test_seeds_differ() -> None:
 def test_planted_bug_is_noticed(name: str) -> None:
     """A seed that passes without the bug fails with it."""
     seed, rule = NOTICED[name]
-    is_durable = name in DURABLE
-    sound = run_seed(seed, is_durable=is_durable)
+    kind = CulpritWorld if name in OF_CULPRITS else World
+    run = partial(run_seed, seed, is_durable=name in DURABLE, kind=kind)
+    sound = run()
     with planted(name):
-        found = run_seed(seed, is_durable=is_durable)
+        found = run()
 
     assert sound.rule == "", sound.failure
     assert found.rule == rule, found.failure

@@ -21,6 +21,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.clock import JUMP_MS, JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
@@ -133,7 +135,7 @@ class Coordinator:
         Raises:
             CoordinatorEnded: when no turn will come.
         """
-        await self._put(input)
+        await self._put(_date_exits(input, self._clock.now_ms()))
 
     def submit_now(self, input: inputs.Input) -> None:
         """Add an input for the next turn, if there is room.
@@ -144,7 +146,7 @@ class Coordinator:
         """
         if self._has_ended:
             raise CoordinatorEnded
-        self._inbox.put_now(input)
+        self._inbox.put_now(_date_exits(input, self._clock.now_ms()))
 
     def hear(self, beat: inputs.Heartbeat) -> bool:
         """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases.
@@ -391,6 +393,21 @@ def _containing() -> Iterator[None]:
         yield
     except Exception as error:  # it ends nothing
         log.error("note_failed", incident=new_incident(), exc_info=error)
+
+
+def _date_exits(input: inputs.Input, now_ms: int) -> inputs.Input:
+    """Return an input that arrives now, with the times of the exits that it reports.
+
+    It may wait for its turn longer than another one, so that ages would not be true by then.
+    """
+    match input:
+        case inputs.Exited(exits=exits) | inputs.Recorded(exits=exits):
+            return replace(input, exits=tuple(exit.dated(now_ms) for exit in exits))
+        case inputs.Hello(held=held) if held is not None and held.exits:
+            exits = tuple(exit.dated(now_ms) for exit in held.exits)
+            return replace(input, held=replace(held, exits=exits))
+        case _:
+            return input
 
 
 def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:

@@ -13,12 +13,19 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
+from rallypoint.agent import agent as agent_module
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.helper.events import Exited
+from rallypoint.agent.session import translate
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
+from rallypoint.agent.workers.exits import ExitReports, Worker
 from rallypoint.agent.workers.helper_watch import HelperWatch
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.server import coordinator as coordinator_module
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core import restore
 from rallypoint.server.core.messages.effects import Send
@@ -199,6 +206,49 @@ def _await_no_one() -> Patch:
     return restore, "reattach_ms", lambda timing, spec, sessions: 10
 
 
+def _let_sweeps_overtake_exits() -> Patch:
+    """Let go of a round as soon as nothing is left of it, although exits are still to be told."""
+    real = Supervisor._finish_sweep
+
+    def finish_sweep(self: Supervisor) -> None:
+        reporting, self._reporting = self._reporting, 0
+        real(self)
+        self._reporting = reporting
+
+    return Supervisor, "_finish_sweep", finish_sweep
+
+
+def _date_exits_when_seen() -> Patch:
+    """Date an exit when the agent gets to handle it."""
+    real = ExitReports.report
+
+    async def report(self: ExitReports, worker: Worker, event: Exited) -> None:
+        await real(self, worker, event._replace(at_ns=_running_ns()))
+
+    return ExitReports, "report", report
+
+
+def _running_ns() -> int:
+    loop: Any = asyncio.get_running_loop()
+    now_ns: int = loop.now_ns()
+    return now_ns
+
+
+def _forget_exits_in_a_hello() -> Patch:
+    """Say in a Hello that the node is clean, although its exits were not heard."""
+    real = translate.fill_snapshot
+
+    def fill_snapshot(hello: Any, state: Any, now_ms: int) -> None:
+        real(hello, replace(state, unheard=None), now_ms)
+
+    return agent_module, "fill_snapshot", fill_snapshot
+
+
+def _date_exits_in_their_turn() -> Patch:
+    """Let the ages of exits be true at the coordinator's turn, however long they wait for it."""
+    return coordinator_module, "_date_exits", lambda input, now_ms: input
+
+
 BUGS: dict[str, Callable[[], Patch]] = {
     "forget to wake the writer": _forget_to_wake_the_writer,
     "forget to wake the link": _forget_to_wake_the_link,
@@ -216,6 +266,10 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "start a stopped round": _start_a_stopped_round,
     "leave everything to the helper": _leave_everything_to_the_helper,
     "wait for a frozen helper": _wait_for_a_frozen_helper,
+    "let sweeps overtake exits": _let_sweeps_overtake_exits,
+    "date exits when seen": _date_exits_when_seen,
+    "forget exits in a hello": _forget_exits_in_a_hello,
+    "date exits in their turn": _date_exits_in_their_turn,
     "act before writing": _act_before_writing,
     "act without writing": _act_without_writing,
     "await no one": _await_no_one,

@@ -69,6 +69,8 @@ class Loop(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.threads_busy_s: Callable[[], float] = lambda: 0.0
         """Draws how long the next call of a thread takes."""
+        self.holds_stderr: Callable[[], bool] = lambda: False
+        """Draws whether the standard error of a worker that has ended stays open for long."""
         self.journal_s = 0.0
         """How long the journal of the process takes, at most."""
         self._busy_ns = 0

@@ -69,6 +69,7 @@ class AgentProcess:
         self.host = host
         self.loop = new_loop(world.schedule, f"{host.name}/{incarnation}", Random(world.draw()))
         self.loop.threads_busy_s = self._files_s
+        self.loop.holds_stderr = world.holds_stderr
         self.helper = Helper(world, self)
         self.exit_code: int | None = None
         self.is_gone = False
@@ -202,7 +203,7 @@ class Outputs:
         """Nothing to make."""
 
     def open(self, order: object, local_rank: int, loop: object) -> WorkerOutput:
-        silent: Any = Silence()
+        silent: Any = Silence(loop)
         return WorkerOutput("", streams=[silent])
 
     def log_folder(self) -> None:
@@ -227,6 +228,10 @@ class Silence:
 
     is_file = False
 
+    def __init__(self, loop: object) -> None:
+        assert isinstance(loop, Loop)
+        self._loop = loop
+
     def tail(self) -> str:
         return ""
 
@@ -237,7 +242,7 @@ class Silence:
         """Nothing to read."""
 
     async def wait_end(self, limit_s: float) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(limit_s if self._loop.holds_stderr() else 0)
 
     async def catch_up(self, limit_s: float) -> None:
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, job_service_pb2
+from rallypoint.v1 import job_pb2, job_service_pb2, verdict_pb2
 from sim.shells.loop import NS, Loop
 from sim.shells.workers import Group, Worker
 
@@ -47,6 +47,8 @@ class Rules:
         """Jobs in which a worker could not be started."""
         self._failed: dict[Group, int] = {}
         """Rounds that a worker's own failure ended, and the disturbances of the job by then."""
+        self._own_failures: dict[Group, list[tuple[int, int]]] = {}
+        """Of each round, when which rank failed by itself, in ns."""
         self._ranks: set[tuple[Group, int]] = set()
         self._worlds: dict[Group, tuple[str, ...]] = {}
         self._last: dict[tuple[str, str], Group] = {}
@@ -180,6 +182,8 @@ class Rules:
     def failed(self, worker: Worker) -> None:
         """A worker failed by itself: all others of its round must soon hear SIGTERM."""
         group = worker.group
+        failure = self.world.schedule.now_ns, worker.rank
+        self._own_failures.setdefault(group, []).append(failure)
         if group.has_joined:
             if self._is_quiet(group.job_id):
                 self._failed.setdefault(group, self._disturbances.get(group.job_id, 0))
@@ -223,6 +227,8 @@ class Rules:
         key = epoch, job_id, run
         first = self._outcomes.setdefault(key, finished.outcome)
         self._require("OutcomeIsOne", first == finished.outcome, f"{job_id}: {first}, {finished}")
+        if finished.verdict.HasField("culprit"):
+            self._check_culprit(job_id, run, finished.verdict)
         if finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
             whole = [
                 group
@@ -232,6 +238,27 @@ class Rules:
                 == set(range(group.world_size))
             ]
             self._require("SuccessIsEarned", bool(whole), f"{job_id} run {run}")
+
+    def _check_culprit(self, job_id: str, run: int, verdict: verdict_pb2.Verdict) -> None:
+        """The worker that failed first is named, and no failure is lost."""
+        slack_ms = self.world.dates_ms
+        if slack_ms is None:
+            return
+        place = job_id, run, verdict.round
+        (group,) = [
+            one
+            for one in self.world.groups.values()
+            if (one.job_id, int(one.key[1]), one.round) == place
+        ]
+        failures = self._own_failures[group]
+        first_ns = failures[0][0] + slack_ms * 1_000_000
+        possible = {rank for at_ns, rank in failures if at_ns <= first_ns}
+        named = verdict.culprit.rank
+        self._count("TrueCulprit")
+        text = f"rank {named} is named, {failures} failed: {verdict.text}"
+        self._require("TrueCulprit", named in possible, text)
+        count = 1 + verdict.collateral_count
+        self._require("NoFailureIsLost", count == len(failures), f"{count} of {failures} are known")
 
     def exited(self, process: AgentProcess) -> None:
         """An agent exits by itself."""

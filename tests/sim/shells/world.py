@@ -21,7 +21,7 @@ from sim.shells.chaos import Chaos
 from sim.shells.loop import NS, Loop, Schedule
 from sim.shells.network import Network, ServerProcess
 from sim.shells.node import DEFAULT_TIMING, FIRST_PORT, TARGET, AgentProcess, CoordinatorProcess
-from sim.shells.plan import Fault, JobPlan, NodePlan, draw_jobs, draw_rates
+from sim.shells.plan import Fault, JobPlan, NodePlan, Rates, draw_jobs, draw_rates
 from sim.shells.rules import Rules
 from sim.shells.workers import Group, GroupKey, Helper, Worker
 
@@ -68,8 +68,7 @@ class World:
     ) -> None:
         self._seed = seed
         self.rng = Random(seed)
-        self.rates = draw_rates(self.rng)
-        self.jobs = draw_jobs(self.rng, self.rates)
+        self.rates, self.jobs = self.plan()
         self.schedule = Schedule(Random(self.draw()))
         self.timing = DEFAULT_TIMING
         self.disk = Disk(self, seed, is_durable)
@@ -100,6 +99,11 @@ class World:
         """Loops of killed processes that end at last; nothing counts that they do."""
         self._lives = self._incarnations = self._pids = 0
         self._port = FIRST_PORT
+
+    def plan(self) -> tuple[Rates, tuple[JobPlan, ...]]:
+        """Return the faults and the jobs of the seed."""
+        rates = draw_rates(self.rng)
+        return rates, draw_jobs(self.rng, rates)
 
     # --- numbers ---
 
@@ -133,6 +137,15 @@ class World:
 
     def survives_kill(self) -> bool:
         return self._happens(self.rates.survives_kill)
+
+    def holds_stderr(self) -> bool:
+        """Return whether a child of a worker that ends keeps its standard error open."""
+        return False
+
+    @property
+    def dates_ms(self) -> int | None:
+        """Return by how much dates of failures are wrong at most; None: nobody knows."""
+        return None
 
     # --- the record ---
 

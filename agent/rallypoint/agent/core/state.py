@@ -65,6 +65,8 @@ class AgentState(Struct, frozen=True):
     confirmed_ms: int | None = None
     """When the last answered heartbeat or Hello was sent; None before the first."""
     held: HeldRound | None = None
+    unheard: HeldRound | None = None
+    """The round that was held last, until the coordinator has recorded how its workers ended."""
     last_round: int = 0
     """Highest round that was started here, or stopped before its start here."""
     port: int = 0

@@ -90,7 +90,7 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
         case inputs.Dismissed(exit_code=code, text=text):
             end(work, Ending(code, GoodbyeKind.RELEASED, text))
         case inputs.Acknowledged(sequence=sequence):
-            _forget_reports(work, sequence)
+            work.forget_reports(sequence)
         case inputs.Confirmed(sent_ms=sent_ms):
             _on_confirmed(work, sent_ms)
         case inputs.DesiredReceived(epoch=epoch, revision=revision, desired=desired, drain=drain):
@@ -135,13 +135,6 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
             pass
         case _:
             assert_never(input)
-
-
-def _forget_reports(work: Work, sequence: int) -> None:
-    count = min(sequence - work.state.acknowledged, len(work.state.reports))
-    if count > 0:
-        reports = work.state.reports[count:]
-        work.change(acknowledged=work.state.acknowledged + count, reports=reports)
 
 
 def _on_confirmed(work: Work, sent_ms: int) -> None:
@@ -328,7 +321,7 @@ def _on_port_reserved(work: Work, port: int) -> None:
     work.change(port=port, port_wait=None, unprepared="")
     held = work.state.held
     if held is not None and held.stage is Stage.CLEAN:
-        work.change(held=None)
+        work.let_go()
         if work.state.ending is None:
             work.report(ReadyReport(work.state.last_round, port))
 
@@ -380,7 +373,7 @@ def _reconcile(work: Work) -> None:
     finish_drain(work)
     ending, held = work.state.ending, work.state.held
     if ending is not None and held is not None and held.stage is Stage.CLEAN:
-        work.change(held=None)  # a node that leaves needs no port
+        work.let_go()  # a node that leaves needs no port
         held = None
     if held is not None:
         if ending is not None and not held.is_stopping:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers, Sweep
 from rallypoint.agent.core.held_round import HeldRound, Stage
-from rallypoint.agent.core.reports import BlockedReport, Report
+from rallypoint.agent.core.reports import BlockedReport, ExitedReport, RecordedReport, Report
 from rallypoint.agent.core.state import AgentState, Ending
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Changes(TypedDict, total=False):
     away_since_ms: int | None
     confirmed_ms: int | None
     held: HeldRound | None
+    unheard: HeldRound | None
     last_round: int
     port: int
     port_wait: PortWait | None
@@ -60,6 +61,20 @@ class Work:
         """Change the held round."""
         self.change(held=held)
 
+    def let_go(self) -> None:
+        """Hold no round any more; a Hello names it until its exits are acknowledged."""
+        held = self.state.held
+        self.change(held=None, unheard=held if _tells_exits(self.state.reports) else None)
+
+    def forget_reports(self, sequence: int) -> None:
+        """Drop the reports that are acknowledged, up to `sequence`."""
+        count = min(sequence - self.state.acknowledged, len(self.state.reports))
+        if count > 0:
+            reports = self.state.reports[count:]
+            self.change(acknowledged=self.state.acknowledged + count, reports=reports)
+        if not _tells_exits(self.state.reports):
+            self.change(unheard=None)
+
     def do(self, effect: Effect) -> None:
         """Add an effect."""
         self.effects.append(effect)
@@ -74,6 +89,10 @@ class Work:
         """Queue a report; without a session it waits for the next one."""
         self.change(reports=(*self.state.reports, report))
         self.do(SendReports())
+
+
+def _tells_exits(reports: tuple[Report, ...]) -> bool:
+    return any(isinstance(report, ExitedReport | RecordedReport) for report in reports)
 
 
 def end(work: Work, ending: Ending) -> None:

@@ -71,13 +71,18 @@ _OUTCOMES = {
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
-    """Write into a Hello everything that the node holds now."""
+    """Write into a Hello everything that the node holds now.
+
+    A round whose exits are not acknowledged counts as held: they follow, and Ready after them. The
+    coordinator would settle the round without them if the Hello said that the node is clean.
+    """
     hello.reports_acknowledged = state.acknowledged
     hello.revision_applied = state.revision
     if state.drain is not None:
         hello.draining.CopyFrom(_draining(state.drain.until_ms, state.drain.reason, now_ms))
-    if state.held is not None:
-        hello.held.CopyFrom(_held_message(state.held, now_ms))
+    held = state.held or state.unheard
+    if held is not None:
+        hello.held.CopyFrom(_held_message(held, now_ms))
         limit_texts(hello.held.workers)
     else:
         hello.ready.CopyFrom(agent_pb2.Ready(round=state.last_round, master_port=state.port))

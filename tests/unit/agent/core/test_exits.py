@@ -14,8 +14,10 @@ from rallypoint.agent.core.held_round import ErrorRecord, LocalExit
 from rallypoint.agent.core.reports import ExitedReport
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
-from rallypoint.agent.session.translate import report_message
+from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.agent.torchelastic.error_files import find_uncaught, read_error_file
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import node_pb2
 from support.core.orders import run_order
 
 ORDER = run_order()
@@ -210,3 +212,24 @@ def test_message_of_an_uncaught_error(claim: str, headline: str, expected: str) 
 def test_no_uncaught_error(claim: str, tail: str) -> None:
     """A traceback that did not end the main thread is ignored."""
     assert find_uncaught(tail) is None, claim
+
+
+def test_hello_holds_a_round_until_its_exits_are_heard() -> None:
+    """Else a coordinator would settle the round before the exits that are sent after the Hello."""
+    state = stopped()
+    happened: list[inputs.Input] = [
+        *(inputs.WorkerEnded(1, rank, 3, None, None, "", STOP_MS) for rank in (0, 1)),
+        inputs.Swept(1),
+        inputs.PortReserved(30_001),
+    ]
+    for one in happened:
+        state, _ = step(state, one, STOP_MS + 10)
+    assert state.held is None
+    unheard, heard = agent_pb2.Hello(), agent_pb2.Hello()
+    fill_snapshot(unheard, state, STOP_MS + 20)
+    state, _ = step(state, inputs.Acknowledged(len(state.reports)), STOP_MS + 20)
+    fill_snapshot(heard, state, STOP_MS + 20)
+
+    assert [3, 3] == [worker.exit.exit_code for worker in unheard.held.workers]
+    assert node_pb2.NODE_STATE_STOPPING == unheard.held.state
+    assert (False, 30_001) == (heard.HasField("held"), heard.ready.master_port)

@@ -43,7 +43,7 @@ class WorkerExit(Struct, frozen=True):
     ago_ms: int = 0
     """Age of the exit when it was reported."""
     at_ms: int | None = None
-    """When it ended, or its error was found, in journal time; None before the core has seen it."""
+    """When it ended, or its error was found, in journal time; None before the report has come."""
     ran_ms: int = 0
     error: ErrorRecord | None = None
     stderr_tail: str = ""
@@ -57,6 +57,10 @@ class WorkerExit(Struct, frozen=True):
     """Path of its error file on its node; empty without one."""
     stderr_file: str = ""
     """Path of the file with its standard error on its node; empty without one."""
+
+    def dated(self, arrived_ms: int) -> WorkerExit:
+        """Return the exit with its time: what its report says of its age was true on arrival."""
+        return self if self.at_ms is not None else replace(self, at_ms=arrived_ms - self.ago_ms)
 
     def without_output(self) -> WorkerExit:
         """Return the exit without its traceback and the end of its standard error."""

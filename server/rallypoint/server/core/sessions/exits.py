@@ -48,10 +48,14 @@ def _merge_exits(
 
 
 def date_exits(draft: Draft, exits: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
-    """Return the exits with their times: what they say of their ages is true now."""
+    """Return the exits with their times, which are never later than now.
+
+    After a stall a report may have arrived later than that, because the clock was held back.
+    """
+    dated = (exit.dated(draft.now_ms) for exit in exits)
     return tuple(
-        exit if exit.at_ms is not None else replace(exit, at_ms=draft.now_ms - exit.ago_ms)
-        for exit in exits
+        exit if (exit.at_ms or 0) <= draft.now_ms else replace(exit, at_ms=draft.now_ms)
+        for exit in dated
     )
 
 
