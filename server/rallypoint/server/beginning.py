@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +25,10 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 
 log = get_logger()
+
+INLINE_MAX = 1_000
+"""Records of a journal that is replayed on the event loop. It takes some tens of ms."""
+T = TypeVar("T")
 
 
 class Begun(Struct):
@@ -59,8 +67,9 @@ async def begin(
         return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
     now_ms = continue_ms(loaded.now_ms)
     _log_gap(unix_ms - loaded.unix_ms, shard)
-    memory = _replay(loaded)
-    restored = restore(
+    memory = await _compute(loaded, partial(_replay, loaded))
+    begin_state = partial(
+        restore,
         memory,
         coordinator_id=journal.identity,
         epoch=max(memory.epoch + 1, unix_ms),
@@ -70,8 +79,9 @@ async def begin(
         explain=_explain,
         together=together,
     )
+    restored = await _compute(loaded, begin_state)
     restored.records += restored.state.clocks.measure(now_ms, unix_ms)
-    await journal.append(restored.records, now_ms)
+    await _append_first(journal, restored.records, now_ms, restored.state)
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
     took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
     facts = {"records": len(loaded.records), "jobs": jobs, "nodes": sessions}
@@ -95,6 +105,25 @@ def _log_gap(gap_ms: int, shard: int | None) -> None:
         return
     why = "the coordinator was away, or the wall clock was set; every wait goes on where it was"
     log.warning("journal_time_stood", **which, for_s=gap_ms // 1000, why=why)
+
+
+async def _append_first(
+    journal: Journal, records: Sequence[JournalRecord], now_ms: int, state: State
+) -> None:
+    """Append the first batch; without it, the state counts no more for its process."""
+    try:
+        await journal.append(records, now_ms)
+    except BaseException:
+        state.together.remove(state.holding)
+        raise
+
+
+async def _compute(loaded: Loaded, work: Callable[[], T]) -> T:
+    """Do what takes long for a long journal beside the event loop: other shards need the loop.
+
+    Nothing else has the state yet.
+    """
+    return work() if len(loaded.records) <= INLINE_MAX else await asyncio.to_thread(work)
 
 
 async def _begin_new(
@@ -124,7 +153,7 @@ async def _begin_new(
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     records: list[JournalRecord] = [EpochRaised(unix_ms, window_until_ms=state.listens_until_ms)]
     records += state.clocks.measure(0, unix_ms)
-    await journal.append(records, 0)
+    await _append_first(journal, records, 0, state)
     return Begun(state, JournalClock())
 
 

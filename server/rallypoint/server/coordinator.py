@@ -31,6 +31,7 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
+from rallypoint.server.core.reads.weights import EVENT_BYTES, NODE_BYTES
 from rallypoint.server.core.state.state import State
 from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
 from rallypoint.server.journal.compaction import Compaction
@@ -45,6 +46,9 @@ not wait for a thousand failures to be classified, at half a millisecond each. R
 again, at the end of the turn."""
 LATE_MS = 200
 """A turn that starts later than planned by more than this counts as a stall."""
+INLINE_BYTES_MAX = 4_194_304
+"""Memory of a state whose snapshot is made on the event loop. A larger one is made in a thread, so
+that heartbeats are answered and an owner's lease is renewed meanwhile."""
 PULSE_S = 0.25
 """Longest sleep while nodes are connected or may reconnect. It is a small part of the shortest
 lease, and the precision with which a stall is measured."""
@@ -356,7 +360,10 @@ class Coordinator:
         The values of a snapshot never change, so the store may write it after this turn.
         """
         try:
-            records = snapshot(memory_of(self._state))
+            if _weigh(self._state) <= INLINE_BYTES_MAX:
+                records = _take_snapshot(self._state)
+            else:  # nothing changes the state before the turn goes on
+                records = await asyncio.to_thread(_take_snapshot, self._state)
         except Exception as error:  # a bug in one job must not end the others
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
         else:
@@ -384,6 +391,16 @@ class Coordinator:
             query.future.set_result(query.answer(self._state, now_ms))
         except Exception as error:  # noqa: BLE001  # the caller gets it
             query.future.set_exception(error)
+
+
+def _weigh(state: State) -> int:
+    """Return how much memory a snapshot takes, about."""
+    held = state.holding.keys + state.holding.barriers
+    return held + len(state.nodes) * NODE_BYTES + state.events.count * EVENT_BYTES
+
+
+def _take_snapshot(state: State) -> tuple[JournalRecord, ...]:
+    return snapshot(memory_of(state))
 
 
 @contextmanager

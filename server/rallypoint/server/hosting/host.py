@@ -104,6 +104,7 @@ class Host:
             with Distances().used():
                 shard = await open_shard(number, journal, self._settings, self._shared)
             if number in self._unwanted:
+                self._shared.together.remove(shard.state.holding)
                 raise Halted(f"shard {number} was halted while it was loaded")
         except BaseException:
             await journal.close()

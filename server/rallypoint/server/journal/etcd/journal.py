@@ -79,9 +79,9 @@ class EtcdJournal:
             JournalFailed: when etcd cannot be read or written.
         """
         payloads, is_new = await self._log.open()
-        batches = await asyncio.to_thread(_decode, payloads)
+        batches, records = await asyncio.to_thread(_decode_all, payloads)
         return Loaded(
-            records=tuple(record for batch in batches for record in batch.records),
+            records=records,
             now_ms=batches[-1].now_ms if batches else 0,
             unix_ms=batches[-1].unix_ms if batches else 0,
             is_new=is_new,
@@ -148,5 +148,6 @@ def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> list
     return list(encode_batches(records, now_ms, unix_ms)) or [encode_batch((), now_ms, unix_ms)]
 
 
-def _decode(payloads: Sequence[bytes]) -> list[Batch]:
-    return [decode_batch(payload) for payload in payloads]
+def _decode_all(payloads: Sequence[bytes]) -> tuple[list[Batch], tuple[JournalRecord, ...]]:
+    batches = [decode_batch(payload) for payload in payloads]
+    return batches, tuple(record for batch in batches for record in batch.records)

@@ -278,7 +278,10 @@ class Carrying:
         try:
             # Its size needs no check: gRPC lets no larger message of the relay pass.
             envelope = agent_pb2.SessionRequest.FromString(entry.message)
-            report = seat.place.connections.note(seat.connection, envelope)
+            connections = seat.place.connections
+            if connections.is_excess(seat.connection, envelope):
+                return
+            report = connections.note(seat.connection, envelope)
             if report is not None:
                 await self._room.submit(seat.place.connections.coordinator, report)
         except InvalidMessage as invalid:

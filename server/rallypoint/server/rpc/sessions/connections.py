@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import grpc
 from google.rpc.status_pb2 import Status
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rallypoint.base.log import bind_context, get_logger
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
@@ -24,6 +24,7 @@ from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, t
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import protocol_status
+from rallypoint.server.rpc.guards.beats import Beats
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.status import invalid_status
@@ -48,6 +49,8 @@ class Connection(Struct, eq=False):
     """What its host is charged."""
     is_leaving: bool = False
     """The agent has sent its Goodbye."""
+    beats: Beats = field(default_factory=Beats)
+    """How many heartbeats it may send now."""
 
     @property
     def sender(self) -> inputs.Sender:
@@ -147,15 +150,33 @@ class Connections:
             raise
 
     async def take(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> None:
-        """Pass on a message after the Hello. Waits while the inbox is full.
+        """Pass on a message after the Hello. Waits while the inbox is full, and after too many
+        heartbeats.
 
         Raises:
             InvalidMessage: when it breaks the contract; the connection has to end.
             CoordinatorEnded: when no turn will come.
         """
+        if envelope.HasField("heartbeat"):
+            wait_s = connection.beats.delay_s(time.monotonic(), self._interval_s(connection))
+            if wait_s > 0:  # it reads no further: the sender waits, and nobody else
+                await asyncio.sleep(wait_s)
         report = self.note(connection, envelope)
         if report is not None:
             await self.coordinator.submit(report)
+
+    def is_excess(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> bool:
+        """Return whether this is one heartbeat too many, which need not be heard.
+
+        For who cannot wait, because others' messages come on the same stream.
+        """
+        if not envelope.HasField("heartbeat"):
+            return False
+        return not connection.beats.allows(time.monotonic(), self._interval_s(connection))
+
+    def _interval_s(self, connection: Connection) -> float:
+        outbox = connection.outbox
+        return (outbox.interval_ms or self._state.heartbeat_ms(outbox.spec)) / 1000
 
     def note(
         self, connection: Connection, envelope: agent_pb2.SessionRequest

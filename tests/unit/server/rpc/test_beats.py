@@ -1,0 +1,57 @@
+"""An agent that sends heartbeats in a loop slows only itself down."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.rpc.guards.beats import BEATS_PER_INTERVAL, Beats
+from rallypoint.server.rpc.sessions.connections import Connections
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from support.core.served import served
+
+INTERVAL_S = 8.0
+
+
+def test_beats_of_an_interval_are_bounded() -> None:
+    """A few come at once, and as many in each interval; one that waits may go on after that."""
+    beats = Beats()
+    delays = [beats.delay_s(1_000.0, INTERVAL_S) for _ in range(BEATS_PER_INTERVAL + 2)]
+
+    assert [0.0] * BEATS_PER_INTERVAL == delays[:-2]
+    assert [INTERVAL_S / BEATS_PER_INTERVAL * late for late in (1, 2)] == delays[-2:]
+    assert beats.delay_s(1_000.0 + 4 * INTERVAL_S, INTERVAL_S) == 0.0
+
+
+def test_one_too_many_of_a_relay_is_not_counted() -> None:
+    """So the next one that is in time is heard."""
+    beats = Beats()
+    heard = [beats.allows(1_000.0, INTERVAL_S) for _ in range(50)]
+
+    assert BEATS_PER_INTERVAL == sum(heard)
+    assert beats.allows(1_000.0 + INTERVAL_S / BEATS_PER_INTERVAL, INTERVAL_S)
+
+
+async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator reads a few of them, and answers another agent meanwhile."""
+    read: list[str] = []
+    genuine = Connections.note
+
+    def note(self: Connections, connection: object, envelope: object) -> object:
+        read.append(envelope.session_id)  # type: ignore[attr-defined]  # a SessionRequest
+        return genuine(self, connection, envelope)  # type: ignore[arg-type]  # passed on
+
+    monkeypatch.setattr(Connections, "note", note)
+    timing = Timing(window_ms=0, heartbeat_ms=3_600_000, lease_ms=4 * 3_600_000)
+    async with asyncio.timeout(60), served(timing) as server:
+        loud, quiet = await server.join("job", 1), await server.join("other", 2)
+        read.clear()
+        for number in range(1, 201):
+            beat = agent_pb2.Heartbeat(number=number)
+            await loud.write(agent_pb2.SessionRequest(heartbeat=beat))
+        await quiet.check_alive()
+
+        assert 1 == read.count(quiet.session_id)
+        assert 1 <= read.count(loud.session_id) <= BEATS_PER_INTERVAL
