@@ -36,7 +36,7 @@ NOTICED = {
     "ignore stalls": (8, "NobodyIsLost"),
     "forget the connection": (8, "NobodyIsLost"),
     "send reports twice": (181, "ConnectionsLast"),
-    "forget reports of a broken stream": (103, "Liveness"),
+    "forget reports of a broken stream": (39, "ConnectionsLast"),
     "answer without hearing": (5, "NobodyIsLost"),
     "drop the rest": (47, "ConnectionsLast"),
     "close the newer outbox": (3, "Liveness"),
