@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from rallypoint.wire.loading import FORKS_OFF, QUIET
 
 LIMIT_S = 120
 WATCHED = """
@@ -75,12 +78,15 @@ except api.RendezvousError:
 )
 def test_variables_of_grpc_are_seen_by_no_other_thread(load: str, provoke: str) -> None:
     """Copies of `os.environ` and children are without them, and gRPC writes no lines."""
+    # The command line sets them for its process, so other tests may have done so.
+    environ = {name: value for name, value in os.environ.items() if name not in QUIET | FORKS_OFF}
     script = WATCHED.replace("{load}", load).replace("{provoke}", provoke)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
+        env=environ,
         check=False,
     )
 
