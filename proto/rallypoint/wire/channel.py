@@ -7,6 +7,8 @@ back-off. The agent has its own back-off, with jitter.
 
 from __future__ import annotations
 
+from rallypoint.base.limits import NODES_PER_JOB_MAX
+
 Options = list[tuple[str, str | int]]
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -16,6 +18,11 @@ HANDSHAKE_MS_MAX = 20_000
 
 IDLE_MS_MAX = 300_000
 """How long a connection may be open without a call. A session and a watch are calls."""
+
+PENDING_CALLS_MAX = 2 * NODES_PER_JOB_MAX
+"""New calls that may wait for the server to begin them: when the network fails, every agent of the
+largest job opens a stream in the same second, and its workers call. gRPC ends calls at random with
+CANCELLED when more than 1,000 wait, and all of them when 3,000 do."""
 
 
 def client_options() -> Options:
@@ -41,6 +48,8 @@ def server_options() -> Options:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # A connection that says nothing takes a descriptor for so long; gRPC's default is 120 s.
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
         # A connection without calls is closed; a client that calls again opens another.
         ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.

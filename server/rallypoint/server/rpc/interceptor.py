@@ -25,6 +25,7 @@ from msgspec import Struct
 from rallypoint.base.log import bind_context, get_logger, new_incident
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.errors import ended_status, internal_status, limit_status
+from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
@@ -261,7 +262,7 @@ def _bind_request(request: Message, entry: Entry | None) -> None:
     """Bind the job of a call to the log, and check that its caller is allowed it."""
     job_id = getattr(request, "job_id", "")
     if job_id:
-        bind_context(job_id=job_id)
+        bind_context(job_id=job_id[:JOB_CHARS_MAX])
     if entry is not None:
         entry.require_job(job_id)
 

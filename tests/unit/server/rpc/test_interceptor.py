@@ -222,3 +222,16 @@ async def test_compressed_request_is_refused() -> None:
 
     assert grpc.StatusCode.UNIMPLEMENTED is caught.value.code()
     assert "good" == answer.job.job_id
+
+
+async def test_log_has_the_beginning_of_a_name_only(lines: list[Any]) -> None:
+    """A call that is refused may name a job of millions of characters."""
+    async with served() as server:
+        bad = server.agent("x" * 100_000, 2)
+        await bad.hello()
+        await bad.ending()
+        request = service_pb2.GetJobRequest(job_id="x" * 50_000).SerializeToString()
+        await call(server, GET, request)
+
+    assert [] == [line for line in lines if len(repr(line)) > 2_000]
+    assert "hello_rejected" in [line["event"] for line in lines]

@@ -24,6 +24,7 @@ from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, t
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import protocol_status
+from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.beats import Beats
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -103,7 +104,9 @@ class Connections:
             LimitExceeded: when the Hello is too much for its host.
         """
         try:
-            bind_context(job_id=first.hello.job_id, session_id=show_session(first.session_id))
+            bind_context(
+                job_id=first.hello.job_id[:JOB_CHARS_MAX], session_id=show_session(first.session_id)
+            )
             hello = to_hello(first, self.clock_ms(), self.envelopes.tokens.is_proof)
         except InvalidMessage as invalid:
             log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
@@ -159,7 +162,7 @@ class Connections:
         """
         if envelope.HasField("heartbeat"):
             wait_s = connection.beats.delay_s(time.monotonic(), self._interval_s(connection))
-            if wait_s > 0:  # it reads no further: the sender waits, and nobody else
+            if wait_s > 0:  # it reads no further: the sender waits, and no other
                 await asyncio.sleep(wait_s)
         report = self.note(connection, envelope)
         if report is not None:
