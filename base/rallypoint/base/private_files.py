@@ -1,9 +1,9 @@
-"""Who else could change or replace a file: the checks that ssh makes of its own files.
+"""Who else could change or replace a file: the checks that ssh makes.
 
-Files and folders belong to root or this user. Nobody else can write them, except that a folder may
-be one in which nobody can remove what belongs to others (sticky). That holds for all folders above
-and for each link on the way: whoever can rename one of them chooses what is found there. A folder
-on a read-only mount, such as a secret of Kubernetes, cannot be changed through its path.
+Files and folders belong to root or this user. No other user can write them, except that a folder
+may be one in which no user can remove what belongs to others (sticky). That holds for all folders
+above and for each link on the way: a user who can rename one of them chooses what is found there. A
+folder on a read-only mount, such as a secret of Kubernetes, cannot be changed through its path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotPrivate(PermissionError):
 
 
 def find_replacer(path: str | Path) -> str:
-    """Return how another user could replace what is at a path, half a sentence; empty: nobody can.
+    """Return how another user could replace what is at a path, half a sentence; empty: no user can.
 
     What does not exist yet is made in the last folder that does.
 
@@ -79,10 +79,10 @@ def _walk(path: str | Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def require_private_place(path: str | Path) -> None:
-    """Check that nobody else can replace what is at a path.
+    """Check that no other user can replace what is at a path.
 
     Raises:
-        NotPrivate: somebody can.
+        NotPrivate: another user can.
         OSError: the path cannot be looked at.
     """
     if why := find_replacer(path):
@@ -90,7 +90,7 @@ def require_private_place(path: str | Path) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it, that only this user can use and that nobody can replace.
+    """Make a folder, and those above it, that only this user can use and replace.
 
     Raises:
         NotPrivate: another user has made it, or can replace it.
@@ -110,7 +110,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a regular file that nobody else can write; return its descriptor.
+    """Open a regular file that no other user can write; return its descriptor.
 
     A link is not followed, and nothing waits for the other end of a pipe. A file that is made has
     mode 0600.
@@ -145,7 +145,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def find_writer(status: os.stat_result) -> str:
-    """Return who can write a file beside its owner, one word or two; empty: nobody."""
+    """Return who can write a file beside its owner, one word or two; empty: none."""
     if status.st_mode & stat.S_IWOTH:
         return "everyone"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
@@ -173,7 +173,7 @@ def _hides_root() -> bool:
 
 
 def _is_private_group(group: int) -> bool:
-    """Return whether nobody but root and this user is in a group, as far as its number tells.
+    """Return whether only root and this user are in a group, as far as its number tells.
 
     Many systems give each user a group of the same number, and a umask that lets it write.
     """

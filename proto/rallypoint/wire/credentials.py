@@ -248,7 +248,7 @@ def _read(path: str) -> bytes:
 
 
 def _read_secret(path: str) -> bytes:
-    """Return the content of a file that nobody else can write."""
+    """Return the content of a file that no other user can write."""
     try:
         content, status = read_regular(path, FILE_BYTES_MAX)
     except FileUnusable as unusable:

@@ -51,7 +51,7 @@ class KeptToken:
 
 
 def draw_token() -> str:
-    """Return a new token that nobody can guess."""
+    """Return a new token that cannot be guessed."""
     return os.urandom(_TOKEN_BYTES).hex()
 
 

@@ -105,7 +105,7 @@ async def _read(access: Access) -> Credentials:
     if not access.has_files:
         return Credentials(access)
     if path := await asyncio.to_thread(find_readable, access):
-        log.warning("secret_readable", path=path, then=READABLE)
+        log.warning("secret_exposed", path=path, then=READABLE)
     return await asyncio.to_thread(Credentials, access)
 
 

@@ -103,8 +103,8 @@ def _log_gap(gap_ms: int, shard: int | None) -> None:
         why = "the wall clock was set back, or this host's is behind; no wait ends later or earlier"
         log.warning("wall_clock_jumped", **which, by_s=gap_ms // 1000, why=why)
         return
-    why = "the coordinator was away, or the wall clock was set; every wait goes on where it was"
-    log.warning("journal_time_stood", **which, for_s=gap_ms // 1000, why=why)
+    why = "the coordinator was away, or the wall clock was set; every wait continues where it was"
+    log.warning("journal_time_resumed", **which, for_s=gap_ms // 1000, why=why)
 
 
 async def _append_first(

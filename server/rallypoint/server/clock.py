@@ -19,7 +19,7 @@ JUMP_MS = 60_000
 def continue_ms(last_ms: int) -> int:
     """Return when journal time continues after its latest batch.
 
-    Times of day are measured anew from then on, and those of the batch keep theirs.
+    Times of day are measured again from then on, and those of the batch keep theirs.
     """
     return last_ms + 1
 

@@ -6,7 +6,7 @@ then does it carry out the effects and answer readers, so no decision is visible
 journal. If the append fails, the effects are dropped and the coordinator ends; workers keep running
 without it.
 
-Reads never hold up decisions: each turn answers them for a limited time, and the next turn goes on.
+Reads never hold up decisions: each turn answers them for a limited time, the next one continues.
 
 If a turn starts late, because the process was stopped or the disk was slow, the clock is held back
 by the delay. A coordinator that stalled does not take its own absence for lost nodes.
@@ -305,7 +305,7 @@ class Coordinator:
     def _answer_all(self, queries: Sequence[Query], now_ms: int) -> None:
         """Answer all requests, whose answers this turn has, and readers until their time is over.
 
-        The next turn goes on with the readers: each answer may be large.
+        The next turn continues with the readers: each answer may be large.
         """
         began_ns = time.thread_time_ns()
         for query in queries:
@@ -362,7 +362,7 @@ class Coordinator:
         try:
             if _weigh(self._state) <= INLINE_BYTES_MAX:
                 records = _take_snapshot(self._state)
-            else:  # nothing changes the state before the turn goes on
+            else:  # nothing changes the state before the turn continues
                 records = await asyncio.to_thread(_take_snapshot, self._state)
         except Exception as error:  # a bug in one job must not end the others
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)

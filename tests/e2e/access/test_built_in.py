@@ -1,4 +1,4 @@
-"""A coordinator inside an agent obeys the user of the agent, and nobody else on its host."""
+"""A coordinator inside an agent obeys the user of the agent, and no other user of its host."""
 
 from __future__ import annotations
 

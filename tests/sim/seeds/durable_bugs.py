@@ -304,7 +304,7 @@ def _answer_the_lost() -> list[Patch]:
 
 
 def _believe_the_wall_clock() -> list[Patch]:
-    """Let journal time go on by what the wall clock has gone on."""
+    """Let journal time advance by as much as the wall clock."""
 
     def resume_ms(last: Batch, unix_ms: int) -> int:
         return last.now_ms + max(1, unix_ms - last.unix_ms)
@@ -313,7 +313,7 @@ def _believe_the_wall_clock() -> list[Patch]:
 
 
 def _await_anew() -> list[Patch]:
-    """Begin the time for the return of a node anew with every start."""
+    """Begin the time for the return of a node again with every start."""
 
     def miss_nodes(memory: Any, at_ms: int) -> None:
         for of_job in memory.nodes.values():
@@ -333,7 +333,7 @@ DURABLE_BUGS: dict[str, Bug] = {
     ),
     "answer the lost": (_answer_the_lost, frozenset({"FenceHolds"})),
     "believe the wall clock": (_believe_the_wall_clock, frozenset({"RestoredIsWhole"})),
-    "await anew with every start": (_await_anew, frozenset({"RestoredIsWhole"})),
+    "await again with every start": (_await_anew, frozenset({"RestoredIsWhole"})),
     "replay a torn batch": (_replay_a_torn_batch, WHOLE),
     "forget the notes of jobs": (lambda: _forget_notes(JobNoted), WHOLE),
     "forget the notes of nodes": (lambda: _forget_notes(NodeNoted), WHOLE),

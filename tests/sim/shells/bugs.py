@@ -167,7 +167,7 @@ def _start_a_stopped_round() -> Patch:
 
 
 def _leave_everything_to_the_helper() -> Patch:
-    """Let nobody end a helper that stands still, so that its workers outlive the fence."""
+    """Let nothing end a helper that stands still, so that its workers outlive the fence."""
     return HelperWatch, "_kill", lambda self, host, why: None
 
 
@@ -207,7 +207,7 @@ def _await_no_one() -> Patch:
 
 
 def _let_sweeps_overtake_exits() -> Patch:
-    """Let go of a round as soon as nothing is left of it, although exits are still to be told."""
+    """Let go of a round as soon as it is empty, although exits wait to be reported."""
     real = Supervisor._finish_sweep
 
     def finish_sweep(self: Supervisor) -> None:

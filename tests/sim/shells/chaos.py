@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FROZEN_SHARE = 0.2
 """Share of the seeds in which a helper stands still."""
 ENDLESS_S = 1_000.0
-"""So long only if nobody ends it."""
+"""So long only if nothing ends it."""
 FROZEN_LASTS_S = 15.0
 """How long the job notices it afterwards."""
 FREEZE_PAUSE_S = 0.3
@@ -45,7 +45,7 @@ class Chaos:
     def freeze_a_helper(self, rng: Random) -> None:
         """Let the helper of one node stand still in some seeds, and cut the node off in some.
 
-        Not one of the kinds of faults: from a generator of its own, so that what else happens in a
+        Not one of the kinds of faults: from a separate generator, so that what else happens in a
         seed stays what it was.
         """
         if rng.random() < FROZEN_SHARE and self.world.rates.kinds:

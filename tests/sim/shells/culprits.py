@@ -72,7 +72,7 @@ class CulpritWorld(World):
 
     def _fail(self, first: Worker, second: Worker) -> None:
         """Let a worker fail whose agent may stand still, and soon another one."""
-        self.rules.disturbed(first.group.job_id, STANDS_STILL_S_MAX)  # it may be told late
+        self.rules.disturbed(first.group.job_id, STANDS_STILL_S_MAX)  # the report may be late
         if self.rng.random() < 0.5:
             first.owner.loop.freeze(int(self.rng.uniform(0.02, STANDS_STILL_S_MAX) * NS))
         self.end(first, 3, None)

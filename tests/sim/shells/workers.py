@@ -2,7 +2,7 @@
 
 `Helper` has the requests of `WorkerHost` and sends the same events in the same order: each request
 takes a moment, no event overtakes another, and Clean follows the exits of all workers. A frozen one
-does and says nothing until it thaws; its workers go on.
+does and says nothing until it thaws; its workers continue.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Helper:
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self.is_frozen = self.is_silent = False
         self._unreaped.clear()
         left, self._left = self._left, []

@@ -144,7 +144,7 @@ class World:
 
     @property
     def dates_ms(self) -> int | None:
-        """Return by how much dates of failures are wrong at most; None: nobody knows."""
+        """Return by how much dates of failures are wrong at most; None: unknown."""
         return None
 
     # --- the record ---

@@ -351,7 +351,7 @@ class Workers:
             return
         self.down_until_ms = self.world.clock.now_ms + REPLACED_MS
         for process in self.living:
-            if process.asked_ms is not None:  # all that is known without its helper
+            if process.asked_ms is not None:  # as much as is known without its helper
                 process.note_signal(process.asked_ms)
         self.kill_all()
         self.world.clock.at(self.down_until_ms, partial(self.agent.take, self._replaced))

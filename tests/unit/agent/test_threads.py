@@ -1,4 +1,4 @@
-"""A call that never returns keeps no program from ending: it has a thread that nobody waits for."""
+"""A call that never returns keeps no program from ending: nothing waits for its thread."""
 
 from __future__ import annotations
 

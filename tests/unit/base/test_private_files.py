@@ -1,4 +1,4 @@
-"""Who else could change or replace a file: what ssh asks of its own files is asked of ours."""
+"""Who else could change or replace a file: the checks of ssh, made of our files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rallypoint.base.private_files import (
 )
 
 STRANGER = 12_345
-"""Nobody's number."""
+"""The number of no user."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 

@@ -328,7 +328,7 @@ HOSTILE = "\x1b[2J\x07gone\x00\N{RIGHT-TO-LEFT OVERRIDE}\r\nforged: all is well"
 
 
 def test_texts_of_a_coordinator_cannot_change_the_terminal() -> None:
-    """Whoever poses as the coordinator adds no line and no control character to the report."""
+    """A false coordinator adds no line and no control character to the report."""
     exit = node_pb2.WorkerExit(exit_code=1, error_file=HOSTILE, stderr_file=HOSTILE)
     exit.error.traceback = f"Traceback{HOSTILE}"
     finished = finished_with(exit, group(HOSTILE, (0, 1), exit=HOSTILE), failed=2, evidence=HOSTILE)

@@ -33,7 +33,6 @@ from functools import partial
 from typing import Self
 
 from rallypoint.agent.helper.descendants import (
-    PR_SET_CHILD_SUBREAPER,
     Orphans,
     await_any_exit,
     become_subreaper,
@@ -42,7 +41,6 @@ from rallypoint.agent.helper.descendants import (
     is_subreaper,
     kill_descendants,
     list_descendants,
-    prctl,
     read_stat,
     spared_children,
 )
@@ -90,33 +88,6 @@ DEATH_LIMIT_MS = 2_000
 # How long one attempt to kill orphans blocks its thread; repeated until they are gone.
 ORPHANS_LIMIT_MS = 2_000
 _READ_BYTES = 64 * 1024
-
-_subreaping = threading.Lock()
-_holders = 0  # programs' parts that need this process to be a subreaper
-_was_subreaper = False  # before the first of them
-
-
-def hold_subreaper() -> None:
-    """Make this process the new parent of the orphans of its helpers, until all let go of it."""
-    global _holders, _was_subreaper
-    with _subreaping:
-        if not _holders:
-            _was_subreaper = is_subreaper()
-            become_subreaper()
-        _holders += 1
-
-
-def release_subreaper() -> None:
-    """Let go: the last one restores what was before.
-
-    A program that stayed a subreaper would become the parent of processes that it does not know,
-    and would never reap them.
-    """
-    global _holders
-    with _subreaping:
-        _holders -= 1
-        if not _holders and not _was_subreaper:
-            prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 class WorkerHost:

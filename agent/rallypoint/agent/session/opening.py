@@ -95,7 +95,7 @@ class Opening:
                         READING, partial(Credentials, self._access)
                     )
                     if path := await self._files.run(READING, partial(find_readable, self._access)):
-                        log.warning("secret_readable", path=path, then=READABLE)
+                        log.warning("secret_exposed", path=path, then=READABLE)
                     return self._credentials
                 await self._files.run(READING, credentials.look)
         except (TimeoutError, OSError):

@@ -74,7 +74,7 @@ def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> Non
     """Write into a Hello everything that the node holds now.
 
     A round whose exits are not acknowledged counts as held: they follow, and Ready after them. The
-    coordinator would settle the round without them if the Hello said that the node is clean.
+    coordinator would settle the round without them if the Hello reported a clean node.
     """
     hello.reports_acknowledged = state.acknowledged
     hello.revision_applied = state.revision

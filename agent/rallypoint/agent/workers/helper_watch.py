@@ -117,7 +117,7 @@ class HelperWatch:
         if self._silent_s >= NOTICED_S:
             self._post(inputs.HelperAnswered())
             if host is self._watched:
-                log.info("helper_answers_again", pid=host.pid, silent_s=self._silent_s)
+                log.info("helper_answered_again", pid=host.pid, silent_s=self._silent_s)
         self._silent_s = 0
 
     def _note_silence(self, host: WorkerHost) -> None:
@@ -125,7 +125,7 @@ class HelperWatch:
         limit_s = SILENT_S_MAX if is_hurried else FROZEN_S_MAX
         if self._silent_s == NOTICED_S:
             then = f"it is killed after {FROZEN_S_MAX} s, or once its workers have to end"
-            log.warning("helper_silent", pid=host.pid, for_s=self._silent_s, then=then)
+            log.warning("helper_stalled", pid=host.pid, for_s=self._silent_s, then=then)
             self._post(inputs.HelperSilent(host.pid))
         if self._silent_s >= limit_s:
             self._kill(host, f"it has not answered for {self._silent_s} s")

@@ -247,7 +247,7 @@ class Launcher(Struct):
         """Return the workers of a round, by local rank, with their files.
 
         Raises:
-            OSError: the folders cannot be made, or for want of something of the machine, files.
+            OSError: the folders cannot be made, or the machine lacks what it takes to make files.
         """
         changed: dict[int, dict[str, str]] = {}
         if answer is not None:

@@ -9,8 +9,9 @@ from functools import partial
 
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.agent.helper.host import WorkerHost, hold_subreaper, release_subreaper
+from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
+from rallypoint.agent.helper.subreaping import hold_subreaper, release_subreaper
 from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles

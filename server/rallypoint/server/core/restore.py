@@ -5,9 +5,9 @@ pauses, drains, cordons, barriers, keys and events are as they were. What a retu
 in its Hello is known already, so it counts once: a round that runs is left alone. Every open
 job is looked at in the first turn.
 
-Journal time stands while no coordinator is there, so every wait goes on where it was, and the wall
-clock decides nothing. No wait begins anew with every start either: a node that has not returned
-since an earlier start has what is left of its time, and at least the longest pause between two
+Journal time stands while no coordinator is there, so every wait continues where it was: the wall
+clock decides nothing. No wait begins again with every start either: a node that has not returned
+since an earlier start has the rest of its time, and at least the longest pause between two
 attempts of its agent to connect.
 
 A job that cannot be restored fails alone.

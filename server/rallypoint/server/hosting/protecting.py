@@ -175,7 +175,7 @@ def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Prot
             key_file=settings.tls_key,
         )
         if path := find_readable(own):
-            log.warning("secret_readable", path=path, then=READABLE)
+            log.warning("secret_exposed", path=path, then=READABLE)
         certificates = _ServerCertificates(Credentials(own), handshakes)
         protected.listening = certificates.open(needs_client=facts.client_certificates)
         peers_ca = settings.tls_ca or settings.tls_client_ca

@@ -51,7 +51,7 @@ async def test_exit_has_the_time_of_the_signal_before_it(
     was_killed: bool,
     signum: int,
 ) -> None:
-    """Signals to all, sweeps and the fence are dated; a SIGKILL among them is told apart."""
+    """Signals to all, sweeps and the fence are dated; a SIGKILL among them is marked."""
     await talk.start(*PYTHON, PATIENT, out=output.write_fd)
     output.pids(1)
     asked_ns = time.monotonic_ns()

@@ -87,7 +87,7 @@ def test_place_that_another_user_may_have_prepared_is_not_used(home: Path, kind:
 
 @pytest.mark.parametrize("kind", ["a folder of all", "a link of another user"])
 def test_no_other_user_can_move_the_folder(home: Path, kind: str) -> None:
-    """Whoever can rename a folder above it would get the journal, and its secret."""
+    """A user who can rename a folder above it would get the journal, and its secret."""
     home.chmod(0o755)
     state = home / "state"
     state.mkdir()

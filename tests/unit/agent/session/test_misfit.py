@@ -57,7 +57,7 @@ def node_with_two() -> tuple[Agent, Workers]:
 
 @pytest.mark.parametrize(("size", "starts"), [(1, 0), (2, 1), (3, 0)])
 async def test_order_with_another_number_of_workers_is_refused(size: int, starts: int) -> None:
-    """It starts nothing, and does not end the agent as a bug of its own would."""
+    """It starts nothing, and does not end the agent as a bug would."""
     agent, workers = node_with_two()
     order = agent_pb2.RunOrder(
         header=round_pb2.RoundHeader(number=1, run=1, world_size=size, group_world_size=1),

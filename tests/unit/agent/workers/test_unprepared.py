@@ -1,4 +1,4 @@
-"""Files that cannot be made: the machine's fault costs no restart, a mistake is told at once."""
+"""Files that cannot be made: the machine's fault costs no restart, a mistake is named at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_only_mistakes_count_as_failed_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For want of something of the machine, the node leaves the round; no worker is started."""
+    """When the machine lacks something, the node leaves the round; no worker is started."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     posted, done = list[inputs.Input](), asyncio.Event()
 

@@ -286,7 +286,7 @@ def test_errors_of_a_coordinator_are_one_printable_line(
     capsys: pytest.CaptureFixture[str],
     error: type[RallypointError],
 ) -> None:
-    """Whoever poses as the coordinator writes no control character and no line to the terminal."""
+    """A false coordinator writes no control character and no line to the terminal."""
     answer(error(HOSTILE))
     assert app.main("jobs", []) != 0
     line, end = capsys.readouterr().err.split("\n")

@@ -132,7 +132,7 @@ def test_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None
 
 
 def test_auth_file_in_a_folder_of_all_is_refused(tmp_path: Path) -> None:
-    """Whoever can rename a folder above it could let anyone in; a sticky folder is fine."""
+    """A user who can rename a folder above it could let anyone in; a sticky folder is fine."""
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)

@@ -69,8 +69,8 @@ async def test_journal_time_continues(ago_ms: int) -> None:
 
     assert [50_001] == journal.appended_ms
     assert 50_001 <= begun.clock.now_ms() < 55_000
-    events = {line["event"] for line in lines} & {"journal_time_stood", "wall_clock_jumped"}
-    expected = {HOUR_MS: {"journal_time_stood"}, -DAY_MS: {"wall_clock_jumped"}}
+    events = {line["event"] for line in lines} & {"journal_time_resumed", "wall_clock_jumped"}
+    expected = {HOUR_MS: {"journal_time_resumed"}, -DAY_MS: {"wall_clock_jumped"}}
     assert events == expected.get(ago_ms, set())
 
 

@@ -16,7 +16,7 @@ INTERVAL_S = 8.0
 
 
 def test_beats_of_an_interval_are_bounded() -> None:
-    """A few come at once, and as many in each interval; one that waits may go on after that."""
+    """A few come at once, and as many in each interval; one that waits may continue after that."""
     beats = Beats()
     delays = [beats.delay_s(1_000.0, INTERVAL_S) for _ in range(BEATS_PER_INTERVAL + 2)]
 

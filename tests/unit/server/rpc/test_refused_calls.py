@@ -1,4 +1,4 @@
-"""What a refused call leaves: nothing, whoever refuses it."""
+"""What a refused call leaves: nothing, wherever it is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = {
     "by a servicer": ("rallypoint.v1.JobService/GetJob", LONG_JOB),
     "of a stream of answers": ("rallypoint.v1.JobService/WatchJob", LONG_JOB),
     "by gRPC's servicer": ("grpc.health.v1.Health/Check", b"\x0a\x01x"),
-    "for want of a token": ("rallypoint.v1.KeyValueService/WriteKeys", b"\x1a\x00"),
+    "without a token": ("rallypoint.v1.KeyValueService/WriteKeys", b"\x1a\x00"),
     "for its bytes": ("rallypoint.v1.JobService/GetJob", b"x" * (LEAST_REQUEST_BYTES + 1)),
     "as no message": ("rallypoint.v1.JobService/GetJob", b"\x0a\xff"),
     "of an agent": ("rallypoint.v1.AgentService/Session", BAD_HELLO.SerializeToString()),

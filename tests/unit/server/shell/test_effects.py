@@ -104,7 +104,7 @@ async def test_bug_in_what_workers_wait_for_ends_their_job(
     arg: int,
     act: Callable[[Shell], Any],
 ) -> None:
-    """Its verdict names the incident in the log; nobody else notices anything."""
+    """Its verdict names the incident in the log; no other job notices anything."""
     async with running_shell() as shell:
         good, bad = await shell.join(GOOD, 1), await shell.join(BAD, 2)
         plant(monkeypatch, where, name, arg)

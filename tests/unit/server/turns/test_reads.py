@@ -111,7 +111,7 @@ async def test_long_read_is_no_stall_but_a_stop_is(
 
 
 async def test_readers_that_no_turn_has_answered_learn_of_the_end() -> None:
-    """Whoever waits for the next turn when the coordinator ends gets an error."""
+    """A caller that waits for the next turn when the coordinator ends gets an error."""
     async with asyncio.timeout(60), running_shell() as shell:
         readers = [
             asyncio.ensure_future(shell.coordinator.read(burn))  # noqa: TID251  # awaited below

@@ -87,7 +87,7 @@ def test_token_of_a_dead_agent_counts_for_nothing_and_is_swept(home: Path) -> No
 
 
 def test_remove_leaves_the_file_of_a_later_agent(home: Path) -> None:
-    """With a name of its own for the network, a container can have the same port."""
+    """With a different name for the network, a container can have the same port."""
     first, second = keep_token(PORT, "first"), keep_token(PORT, "second")
     first.remove()
 

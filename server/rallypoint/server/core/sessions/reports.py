@@ -264,7 +264,7 @@ def mark_start_failed(draft: Draft, node: Node, text: str) -> None:
 def note_blocked(draft: Draft, node: Node, text: str) -> None:
     """Note that a node cannot become clean, or with a text, what else keeps it from its next round.
 
-    A round that runs does not go on with a member that is kept from it. A stop goes on to wait for
+    A round that runs does not continue with a member that is kept from it. A stop still waits for
     such a member, because its workers may still end in time.
     """
     phase = draft.require_job(node.job_id).phase

@@ -42,7 +42,7 @@ OF_JOBS = tuple(
 )
 """Deadlines whose subject is a job."""
 _NO_WAITS = frozenset({DeadlineKind.LEASE, DeadlineKind.FORGET})
-"""Deadlines for which nobody waits: a connected node moves its lease, and a job that has ended is
+"""Deadlines for which nothing waits: a connected node moves its lease, and a job that has ended is
 remembered."""
 DeadlineKey = tuple[DeadlineKind, str]
 DROPPED_MAX = 1_024
@@ -58,7 +58,7 @@ class Deadlines:
         self._heap: list[tuple[int, int, str]] = []
         self._heaped: dict[DeadlineKey, int] = {}
         self.waits = 0
-        """Deadlines that somebody waits for: the time that passes has to survive a crash."""
+        """Deadlines that something waits for: the time that passes has to survive a crash."""
 
     def get(self, key: DeadlineKey) -> int | None:
         """Return when `key` is due, in ms of journal time, or None."""

@@ -1,6 +1,6 @@
 """How much memory the keys and barriers of jobs take, and how many jobs there are.
 
-A process may serve several shards, each with a state of its own. Its memory belongs to all of them,
+A process may serve several shards, each with a separate state. Its memory belongs to all of them,
 so what there may be only so much of is counted together.
 """
 

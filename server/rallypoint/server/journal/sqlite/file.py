@@ -77,7 +77,7 @@ def protect(path: Path) -> None:
             os.close(fd)
     if exposed:
         then = "they have mode 0600 now; who has read them knows the journal's secret"
-        log.warning("journal_was_readable", files=exposed, folder=str(path.parent), then=then)
+        log.warning("journal_exposed", files=exposed, folder=str(path.parent), then=then)
 
 
 def lock(path: Path) -> int:

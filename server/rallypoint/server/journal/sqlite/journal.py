@@ -91,7 +91,7 @@ class SqliteJournal:
         with explaining(path):
             if why := find_replacer(given):
                 then = "keep it where only this user can write, in all folders above it, too"
-                log.warning("journal_replaceable", path=str(given), why=why, then=then)
+                log.warning("journal_folder_exposed", path=str(given), why=why, then=then)
             files = open_files(path)
         return cls(path, files)
 

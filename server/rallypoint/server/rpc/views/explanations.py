@@ -33,7 +33,7 @@ class Explained(Struct, frozen=True):
 
 
 class Explanations:
-    """The latest explanation of each job that somebody has asked about."""
+    """The latest explanation of each job that was asked about."""
 
     def __init__(self) -> None:
         """Begin without explanations."""
@@ -57,7 +57,7 @@ class Explanations:
         return known if known is not None and 0 <= now_ms - known.at_ms < reused_ms else None
 
     def renew(self, state: State, job: Job, now_ms: int) -> Explained:
-        """Explain a job anew."""
+        """Explain a job again."""
         waiting = explain(state, job, now_ms)
         known = Explained(now_ms, state.revision_of(job.job_id), waiting)
         if len(self._explained) >= JOBS_MAX:

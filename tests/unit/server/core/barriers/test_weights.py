@@ -70,7 +70,7 @@ def test_fresh_names_in_a_loop_are_not_remembered_for_ever() -> None:
 
 
 def test_job_forgets_ends_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An arrival that would exceed the limit makes room first; nobody else's barrier is lost."""
+    """An arrival that would exceed the limit makes room first; no other barrier is lost."""
     most, size = 400_000, 50_000
     monkeypatch.setattr(arrivals, "WEIGHT_MAX", most)
     monkeypatch.setattr(arrivals, "RANK_WEIGHT", 0)

@@ -212,7 +212,7 @@ def test_drain_of_an_operator_goes_on() -> None:
 
 
 def test_drain_that_an_agent_announced_goes_on() -> None:
-    """It has what is left of its time."""
+    """It has the rest of its time."""
     bench = begun(replace(PAIR, min_nodes=1))
     a, b = bench.run_round("a", "b")
     b.drain(3_000)

@@ -1,4 +1,4 @@
-"""Waits go on after a start where they were, and none begins anew with every start."""
+"""Waits continue after a start where they were, and none begins again with every start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_lost_node_is_given_up_however_often_the_coordinator_is_killed() -> None
 
 
 def test_node_that_was_there_until_the_crash_has_its_whole_time() -> None:
-    """After every start anew, because it has returned after the one before."""
+    """Again after every start, because it has returned after the one before."""
     bench, a, b = running()
     for _ in range(5):
         live_again(bench, a, b)

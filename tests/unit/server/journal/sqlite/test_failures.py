@@ -99,7 +99,7 @@ async def test_file_with_two_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lock", "head", "wal", "shm"])
 async def test_link_beside_a_journal_is_not_followed(tmp_path: Path, kind: str) -> None:
-    """Otherwise whoever can write the folder has the coordinator overwrite any file of its user."""
+    """Otherwise who can write the folder has the coordinator overwrite any file of its user."""
     path = tmp_path / NAME
     await made(path)
     file.beside(path, kind).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ async def test_files_that_others_can_read_are_closed_to_them(tmp_path: Path) -> 
     modes = {(tmp_path / name).stat().st_mode & 0o777 for name in (NAME, f"{NAME}-head")}
     assert modes == {0o600}
     (line,) = lines
-    assert line["event"] == "journal_was_readable"
+    assert line["event"] == "journal_exposed"
     assert line["files"] == [NAME, f"{NAME}-head"]
 
 
@@ -157,7 +157,7 @@ async def test_folder_that_others_can_write_is_named(tmp_path: Path) -> None:
     await journal.close()
 
     (line,) = lines
-    assert line["event"] == "journal_replaceable"
+    assert line["event"] == "journal_folder_exposed"
     assert line["why"] == f"everyone can write {folder}"
 
 

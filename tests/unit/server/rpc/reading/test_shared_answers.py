@@ -90,7 +90,7 @@ async def test_call_sees_what_its_caller_has_done(view: job_pb2.JobView.ValueTyp
 
 
 async def test_call_for_no_job_fails_for_everyone() -> None:
-    """Whoever waits for an answer that cannot be built gets the error, too."""
+    """A caller that waits for an answer that cannot be built gets the error, too."""
     async with asyncio.timeout(60), served() as server:
         stub = service_grpc.JobServiceStub(server.channel)
         request = service_pb2.GetJobRequest(job_id="unknown")
