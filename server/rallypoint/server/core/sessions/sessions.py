@@ -232,7 +232,9 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
     draft.set_deadline(DeadlineKind.GRACE, session, None)
     if hello.ready is not None:
         become_ready(draft, node, hello.ready)
-    elif hello.held is not None and node.member:
+    elif hello.held is not None and node.member and node.state is not NodeState.READY:
+        # A node that is ready has let go of its round. Its Hello names the round until it knows
+        # that the exits are recorded, and a Ready that is recorded does not come again.
         if hello.held.header.number == node.last_round:
             merge_held(draft, session, hello.held)
     if hello.draining is not None:

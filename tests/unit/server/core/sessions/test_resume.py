@@ -7,7 +7,10 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages.effects import Refuse
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.node import NodeState
+from rallypoint.server.core.model.spec import JobSpec
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent
 
@@ -88,3 +91,18 @@ def test_session_stays_in_its_job(is_broken: bool) -> None:
     assert (Refuse(agent.session, agent.connection, refused.refusal),) == refused.effects
     agent.identity = own
     assert agent.hello().refusal is None
+
+
+def test_ready_node_stays_ready() -> None:
+    """Its Hello names the round until it knows that the exits are recorded; they are by then."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=2, max_restarts=1))
+    a, b = bench.run_round("a", "b")
+    b.fail()
+    known = a.sequence
+    a.ready()
+    a.hello(held=a.held_round(NodeState.UNREADY), acknowledged=known)
+    state = a.known_node.state
+    b.ready()
+
+    assert NodeState.READY is state
+    assert isinstance(a.desired, DesiredRun) and 2 == a.desired.header.number
