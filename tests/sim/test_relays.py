@@ -21,7 +21,7 @@ PROCESSORS = 2
 NOTICED = {
     "take a lost relay for lost agents": (562, "NobodyIsLost"),
     "forget to wake the writer": (12, "OutcomeIsPushed"),
-    "forget to wake the uplink": (0, "FailuresArePushed"),
+    "forget to wake the uplink": (12, "StartsTogether"),
     "refresh the leases of neighbours": (26, "Liveness"),
     "keep the end of an agent secret": (20, "SeatsAreStreams"),
     "drop the ends of streams": (27, "SeatsAreStreams"),

@@ -48,7 +48,7 @@ NOTICED = {
     "wait for a frozen helper": (4, "Liveness"),
     "let sweeps overtake exits": (6, "TrueCulprit"),
     "date exits when seen": (0, "TrueCulprit"),
-    "forget exits in a hello": (267, "TrueCulprit"),
+    "forget exits in a hello": (1, "TrueCulprit"),
     "date exits in their turn": (236, "TrueCulprit"),
     "act before writing": (6, "Liveness"),
     "act without writing": (2, "Liveness"),

@@ -42,6 +42,8 @@ def count_connections(room: Room) -> int:
     """Return how many sockets of this process are connected to the coordinator."""
     port, count = int(room.target.rpartition(":")[2]), 0
     for name in os.listdir("/proc/self/fd"):
+        if not os.path.realpath(f"/proc/self/fd/{name}").rpartition("/")[2].startswith("socket:"):
+            continue  # a socket of something else could not be made, nor its descriptor closed
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             count += one.family != socket.AF_UNIX and one.getpeername()[1] == port
     return count

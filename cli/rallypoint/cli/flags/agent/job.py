@@ -147,10 +147,8 @@ DETECTION = Group(
         _seconds(
             "--fence-after",
             0,
-            "an agent without a coordinator has killed its workers after this long, and no round "
-            "without it begins earlier; at least --shutdown-timeout + 3; with several coordinators "
-            "less than --shutdown-timeout + 8 logs a warning, since a takeover may stop the "
-            "workers; 0: off",
+            "time for a lost agent to kill its workers, before a round begins without it; "
+            "at least --shutdown-timeout + 3, with several coordinators + 8; 0: off",
         ),
         _seconds(
             "--shutdown-timeout", 30_000, "time from the stop signal to SIGKILL, for every stop"
