@@ -10,15 +10,17 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing import spawn
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
 _PROTOCOL = 5
 """Writes large arguments to the file without a second copy."""
-
+_FILE_NAME = 10
+"""Which argument of `types.CodeType` is the name of the file."""
 
 _MAIN = {"init_main_from_name", "init_main_from_path"}
 """Where the worker finds the main module: in the path of modules, or in a file."""
@@ -92,10 +94,25 @@ def _preparation() -> dict[str, Any]:
 def _picklers(is_main_importable: bool) -> list[tuple[Callable[[BinaryIO, int], Any], bool]]:
     """Return the picklers to try, and whether each pickles by value what has no module."""
     by_value = _cloudpickle()
-    last = [] if by_value is None else [(by_value.Pickler, True)]
+    last = [] if by_value is None else [(_keeping_file_names(by_value.Pickler), True)]
     if is_main_importable:
         return [(pickle.Pickler, False), *last]
     return last or [(_ByNamePickler, False)]
+
+
+def _keeping_file_names(base: Any) -> Any:
+    """Return cloudpickle's pickler, but with the names of files in code.
+
+    Since 3.1.3 it writes "<dynamic-code>" instead, and no traceback could show the lines of a cell.
+    """
+    reduce = base.dispatch_table[CodeType]
+
+    def reduce_code(code: CodeType) -> tuple[type[CodeType], tuple[Any, ...]]:
+        make, args = reduce(code)
+        return make, (*args[:_FILE_NAME], code.co_filename, *args[_FILE_NAME + 1 :])
+
+    table = ChainMap({CodeType: reduce_code}, base.dispatch_table)
+    return type("FileNamesPickler", (base,), {"dispatch_table": table})
 
 
 def _cloudpickle() -> ModuleType | None:

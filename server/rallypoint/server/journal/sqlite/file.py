@@ -11,7 +11,7 @@ import fcntl
 import os
 import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rallypoint.base.log import get_logger
@@ -54,8 +54,18 @@ def prepare(path: Path) -> None:
         os.close(fd)
 
 
+def find_exposed(path: Path) -> list[str]:
+    """Check all files of a journal; return the names of those that other users can read.
+
+    Raises:
+        NotPrivate: when another user could write one of them.
+        OSError: when the system refuses.
+    """
+    return [place.name for place, fd in _open_parts(path) if os.fstat(fd).st_mode & _OTHERS]
+
+
 def protect(path: Path) -> None:
-    """Check all files of a journal, and take from other users the right to read them.
+    """Take from other users the right to read the files of a journal.
 
     Kubernetes adds such rights when it mounts a volume for a group; copies have those of a umask.
 
@@ -63,21 +73,23 @@ def protect(path: Path) -> None:
         NotPrivate: when another user could write one of them.
         OSError: when the system refuses.
     """
-    exposed = list[str]()
+    exposed = find_exposed(path)
+    for _, fd in _open_parts(path):
+        os.fchmod(fd, FILE_MODE)
+    then = "they have mode 0600 now; who has read them knows the journal's secret"
+    log.warning("journal_exposed", files=exposed, folder=str(path.parent), then=then)
+
+
+def _open_parts(path: Path) -> Iterator[tuple[Path, int]]:
     for place in (path, *(beside(path, kind) for kind in ("wal", "shm", "head", "lock"))):
         try:
             fd = open_private(place, os.O_RDONLY)
         except FileNotFoundError:
             continue
         try:
-            if os.fstat(fd).st_mode & _OTHERS:
-                exposed.append(place.name)
-                os.fchmod(fd, FILE_MODE)
+            yield place, fd
         finally:
             os.close(fd)
-    if exposed:
-        then = "they have mode 0600 now; who has read them knows the journal's secret"
-        log.warning("journal_exposed", files=exposed, folder=str(path.parent), then=then)
 
 
 def lock(path: Path) -> int:

@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from msgspec import Struct
@@ -87,7 +87,10 @@ def open_files(path: Path) -> Files:
     with ExitStack() as stack:
         lock = file.lock(path)
         stack.callback(os.close, lock)
-        file.protect(path)
+        if file.find_exposed(path):
+            with closing(file.connect(path)) as connection:
+                pages.read_meta(connection)  # the file of another program is left as it is
+            file.protect(path)
         database = file.lock_database(path)
         stack.callback(os.close, database)
         connection = file.connect(path)

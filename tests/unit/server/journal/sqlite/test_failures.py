@@ -215,7 +215,9 @@ async def test_file_of_another_program(tmp_path: Path) -> None:
     before = text.read_bytes(), other.read_bytes()
 
     for path in (text, other):
+        path.chmod(0o644)
         assert refusal(path).startswith(": this is not a journal of Rallypoint; choose another")
+        assert path.stat().st_mode & 0o777 == 0o644
     assert before == (text.read_bytes(), other.read_bytes())
 
 
