@@ -192,6 +192,11 @@ class Credentials:
         return [*options, ("grpc.ssl_target_name_override", self.access.server_name)]
 
 
+def sent_twice(key: str) -> str:
+    """Return the text that refuses a call with two values of a key of its metadata."""
+    return f"`{key}` was sent more than once: send one, and look for a proxy that adds another"
+
+
 def _paths(access: Access) -> tuple[str, ...]:
     files = [access.token_file]
     if access.uses_tls:

@@ -12,9 +12,10 @@ from msgspec import Struct
 from rallypoint.relay.agent import Agent, End, unavailable
 from rallypoint.relay.uplinks import Seat, Uplinks
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
-from rallypoint.wire.credentials import TOKEN_KEY
-from rallypoint.wire.errors import DETAILS_KEY
+from rallypoint.wire.credentials import TOKEN_KEY, sent_twice
+from rallypoint.wire.errors import DETAILS_KEY, pack_status
 
 HELLO_S_MAX = 10.0
 """Longest wait for the Hello of a new stream, as at the coordinator."""
@@ -85,19 +86,23 @@ class Sessions:
             return End(grpc.StatusCode.INVALID_ARGUMENT, EMPTY)
         if len(hello) > CARRIED_BYTES_MAX:
             return _too_large(hello)
-        agent = Agent(self._opening(hello, context))
+        tokens = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
+        if len(tokens) > 1:
+            return _sent_twice()
+        agent = Agent(self._opening(hello, context, *tokens))
         self._agents.add(agent)
         try:
             return await self._carry(agent, context)
         finally:
             self._agents.discard(agent)
 
-    def _opening(self, hello: bytes, context: Context) -> agent_pb2.RelayedOpening:
-        shown = dict(context.invocation_metadata() or ())
+    def _opening(
+        self, hello: bytes, context: Context, token: str | bytes = ""
+    ) -> agent_pb2.RelayedOpening:
         return agent_pb2.RelayedOpening(
             hello=hello,
             peer=context.peer(),
-            authorization=str(shown.get(TOKEN_KEY, "")),
+            authorization=str(token),
             is_certified=self._is_certified,
         )
 
@@ -156,6 +161,13 @@ async def _read(agent: Agent, place: _Place, context: Context) -> None:
 def _too_large(message: bytes) -> End:
     text = f"a message has {len(message):,} bytes; a relay carries at most {CARRIED_BYTES_MAX:,}"
     return End(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+
+def _sent_twice() -> End:
+    """End a stream as the coordinator would, which gets only one token of an agent."""
+    code, reason = grpc.StatusCode.UNAUTHENTICATED, details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID
+    status = pack_status(code.value[0], sent_twice(TOKEN_KEY), None, reason=reason)
+    return End(code, status.message, status.SerializeToString())
 
 
 async def _write_all(agent: Agent, context: Context) -> None:

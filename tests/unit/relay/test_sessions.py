@@ -11,6 +11,8 @@ import pytest
 
 from rallypoint.relay.sessions import EMPTY
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
+from rallypoint.wire.credentials import TOKEN_KEY, sent_twice
+from rallypoint.wire.errors import unpack_details
 from support.relays.scripted import LIMIT_S, SESSION, Site, relayed
 
 
@@ -68,4 +70,18 @@ async def test_empty_hello_ends_one_stream(site: Site) -> None:
     code, text = await ending(await begin(site, b""))
 
     assert (grpc.StatusCode.INVALID_ARGUMENT, EMPTY) == (code, text)
+    await check_carried(site, 1, neighbour)
+
+
+async def test_token_that_is_sent_twice_ends_one_stream(site: Site) -> None:
+    """The coordinator would see the last one alone."""
+    neighbour = await begin(site)
+    await site.coordinator.next()
+    make: Any = site.channel.stream_stream(SESSION)
+    call = make(metadata=((TOKEN_KEY, "Bearer one"), (TOKEN_KEY, "Bearer two")))
+    await call.write(b"hello")
+    code, text = await ending(call)
+
+    assert (grpc.StatusCode.UNAUTHENTICATED, sent_twice(TOKEN_KEY)) == (code, text)
+    assert "ACCESS_TOKEN_INVALID" == unpack_details(await call.trailing_metadata()).reason
     await check_carried(site, 1, neighbour)

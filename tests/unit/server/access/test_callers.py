@@ -148,6 +148,18 @@ async def test_token_of_the_environment_alone(lines: list[Any]) -> None:
     assert not any(EVERY in str(line) or WRONG in str(line) for line in lines)
 
 
+@pytest.mark.parametrize("tokens", [(OPERATOR, OPERATOR), (WRONG, OPERATOR), (OPERATOR, WRONG)])
+async def test_token_that_is_sent_twice_is_refused(tmp_path: Path, tokens: tuple[str, ...]) -> None:
+    """Also when both are good: a proxy that adds its own would decide who calls."""
+    twice = tuple(one for token in tokens for one in bearer(token))
+    workers = (*bearer(OPERATOR), *[(WORKER_TOKEN_KEY, "a"), (WORKER_TOKEN_KEY, "b")])
+    async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
+        assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await refused(channel, twice)
+        assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await refused(channel, workers)
+        with pytest.raises(grpc.aio.AioRpcError, match="`authorization` was sent more than once"):
+            await ask(channel, twice)
+
+
 async def test_wrong_token_is_refused_in_spite_of_a_certificate(tmp_path: Path) -> None:
     """What is shown must be valid: else a mistake would stay hidden."""
     async with (

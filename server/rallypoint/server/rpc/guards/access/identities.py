@@ -18,8 +18,9 @@ import grpc
 import msgspec
 from msgspec import Struct
 
+from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
-from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
+from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY, sent_twice
 
 KEY = "rallypoint-caller"
 """Metadata of a forwarded call."""
@@ -104,12 +105,19 @@ class Identities:
 
 
 def shown_by(context: Context) -> dict[str, str]:
-    """Return the metadata that says who makes a call."""
-    return {
-        key: value
-        for key, value in context.invocation_metadata() or ()
-        if key in _KEYS and isinstance(value, str)
-    }
+    """Return the metadata that says who makes a call.
+
+    Raises:
+        AccessRefused: when one key has two values: a proxy could have added one of them.
+    """
+    shown = dict[str, str]()
+    for key, value in context.invocation_metadata() or ():
+        if key not in _KEYS or not isinstance(value, str):
+            continue
+        if key in shown:
+            raise refusals.token_invalid(sent_twice(key))
+        shown[key] = value
+    return shown
 
 
 def certificate_names(context: Context) -> tuple[str, ...]:
