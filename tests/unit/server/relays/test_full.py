@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from rallypoint.server.rpc.relays import carrying, room, seats
 from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.sessions.connections import Ended, note_ends
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.durations import set_ms
 from support.core.shell import Shell
 from support.relays.carried import Entry, beat, envelope, opening
 from support.relays.seated import LIMIT_S, Seated, seated
@@ -154,6 +155,27 @@ async def test_refused_agents_wait_for_the_writer(
     assert not rack.context.said.empty()
     rack.context.may_write.set()
     assert "opening.hello: must not be empty" == (await rack.wait(9, "end")).text
+
+
+async def test_short_lease_of_one_job_ends_no_relay(rack: Seated) -> None:
+    """A relay that pauses for longer than the shortest lease of its agents keeps its stream."""
+    short = opening(1, "stands")
+    hello = agent_pb2.SessionRequest.FromString(short.opening.hello)
+    set_ms(hello.hello.spec.heartbeat_interval, 500)
+    set_ms(hello.hello.spec.lease, 1_500)
+    short.opening.hello = hello.SerializeToString()
+    with working(rack.shells["stands"]), working(rack.shells["works"]):
+        rack.send(short, opening(2, "works"))
+        for number in (1, 2):
+            await rack.wait(number, "welcome")
+        rack.context.may_write.clear()
+        rack.send(beat(2))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.8):
+                rack.read += (await rack.context.written.get()).entries
+        rack.context.may_write.set()
+
+        assert (await rack.wait(2, "acknowledgement")).acknowledgement.heartbeat == 1
 
 
 async def test_heartbeat_during_an_explanation_is_answered(

@@ -213,7 +213,6 @@ class Carrying:
             self._seats.end(entry.stream, seat)
             return
         self._seats.add(seat)
-        self._writer.limit(seat.place.connections.lease_s(seat.connection))
         try:
             await self._submit_hello(seat)
         except CoordinatorEnded:

@@ -1,7 +1,7 @@
 """Writes one relay's stream: one message has what the outboxes of all its agents hold.
 
 So a round that concerns all agents of a relay is one message. A relay that does not read costs no
-more than its outboxes: a write that takes longer than the shortest lease ends the stream.
+more than its outboxes: a write that takes longer than 5 s ends the stream.
 
 A coordinator explains in a turn what a job waits for. The writer does not wait for that turn: while
 a journal stands still, the other agents of the relay get what there is for them.
@@ -26,8 +26,8 @@ from rallypoint.server.rpc.sessions.connections import Connections, Ended
 
 log = get_logger()
 
-WRITE_S_MAX = 10.0
-"""Longest write to a relay without agents."""
+WRITE_S_MAX = 5.0
+"""Longest write: the relay does not read. Leases do not count: one job would decide for all."""
 SEATS_MAX = ENTRIES_MAX // 4
 """Agents whose messages are collected at once: each has up to four."""
 
@@ -52,7 +52,6 @@ class Writer:
         self._ends = ends
         self._is_stopped = False
         self._owes_sign_of_life = False
-        self._limit_s = WRITE_S_MAX
         self._asking: dict[Connections, dict[int, Seat]] = {}
         """Agents that wait for an explanation, by who gives it, and by their numbers."""
         self._explaining: dict[Connections, asyncio.Task[None]] = {}
@@ -61,10 +60,6 @@ class Writer:
         """Send something, if only a message without entries."""
         self._owes_sign_of_life = True
         self._seats.wake.set()
-
-    def limit(self, lease_s: float) -> None:
-        """Let no write take longer than the lease of an agent."""
-        self._limit_s = min(self._limit_s, lease_s)
 
     def stop(self, end: Status | None) -> None:
         """End the stream; the first status counts, None: the relay has ended its side."""
@@ -103,7 +98,7 @@ class Writer:
             batches.sign_of_life()
         try:
             for batch in batches.made:
-                async with asyncio.timeout(self._limit_s):
+                async with asyncio.timeout(WRITE_S_MAX):
                     await self._context.write(batch)
         finally:  # their seats are gone: nothing else informs the core
             for one in ended:

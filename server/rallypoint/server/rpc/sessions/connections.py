@@ -202,10 +202,6 @@ class Connections:
             outbox.acknowledge_heartbeat(envelope.heartbeat.number)
         return None
 
-    def lease_s(self, connection: Connection) -> float:
-        """Return how long a write to the agent may take."""
-        return self._state.lease_ms(connection.outbox.spec) / 1000
-
     def close(self, connection: Connection) -> bool:
         """Forget a connection that has ended; return whether the core has to learn of it."""
         outbox = connection.outbox
