@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
+from rallypoint.base.addresses import is_loopback
+
 SCHEME = "etcd://"
 PORT = 2379
 """etcd's own default."""
@@ -37,6 +39,12 @@ class EtcdAddress(Struct, frozen=True):
     user: str | None = None
     password_file: Path | None = None
     """A file with the password of the user, because command lines can be read by others."""
+
+    @property
+    def exposes_password(self) -> bool:
+        """Return whether the password crosses a network without TLS."""
+        hosts = (endpoint.rpartition(":")[0].strip("[]") for endpoint in self.endpoints)
+        return self.user is not None and self.ca is None and not all(map(is_loopback, hosts))
 
 
 def parse_address(text: str) -> EtcdAddress:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import grpc
 from aetcd import rpc
 
+from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.etcd.channels import Endpoint, Endpoints, read_file
 from rallypoint.server.etcd.errors import (
@@ -46,6 +47,8 @@ from rallypoint.server.etcd.values import (
     Ranged,
 )
 
+log = get_logger()
+
 CALL_LIMIT_S = 5.0
 """Longest call, over all attempts: two elections, or every member of three suspended in turn."""
 ATTEMPT_LIMIT_S = 1.0
@@ -68,6 +71,12 @@ class EtcdClient:
         Raises:
             EtcdError: when a file that the address names cannot be read.
         """
+        if address.exposes_password:
+            log.warning(
+                "unencrypted",
+                why="the password for etcd can be read by anyone on the network",
+                hint="add ca=FILE to the address of etcd: docs/coordinators.md",
+            )
         self.address = address
         self.endpoints = Endpoints(address)
         self._token: str | None = None

@@ -25,6 +25,21 @@ def test_address_is_read(text: str, address: EtcdAddress) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("etcd://h/p?user=u&password-file=f", True),
+        ("etcd://127.0.0.1,h/p?user=u&password-file=f", True),
+        ("etcd://127.0.0.1,[::1],localhost/p?user=u&password-file=f", False),
+        ("etcd://h/p?user=u&password-file=f&ca=/ca.pem", False),
+        ("etcd://h/p", False),
+    ],
+)
+def test_password_that_others_can_read(text: str, *, warns: bool) -> None:
+    """Only TLS hides it, except on one's own host."""
+    assert warns == parse_address(text).exposes_password
+
+
+@pytest.mark.parametrize(
     ("text", "part"),
     [
         ("sqlite:x", "not an address of etcd"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.etcd.client import EtcdClient
@@ -235,3 +236,13 @@ def test_texts_that_no_test_can_provoke(
 
     assert kind is type(error)
     assert "\n" not in str(error)
+
+
+async def test_password_in_clear_is_logged() -> None:
+    """The operator learns it when the coordinator starts; the file is not read for it."""
+    address = EtcdAddress(("h:2379",), "/p", user="root", password_file=Path("absent"))
+    with capture_logs() as lines:
+        client = EtcdClient(address)
+    await client.close()
+
+    assert [("unencrypted", "warning")] == [(one["event"], one["log_level"]) for one in lines]
