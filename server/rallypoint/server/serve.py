@@ -165,7 +165,7 @@ async def _serving(
 async def _watch(shard: Shard, until: UntilIdle, idle: asyncio.Future[str]) -> None:
     """Note why the coordinator is not needed any more, when it is not; its journal can go."""
     try:
-        why = await await_idle(shard.read, until)
+        why = await await_idle(shard.read, shard.changed, until)
     except CoordinatorEnded:
         pass  # the failure of the shard ends the coordinator
     else:

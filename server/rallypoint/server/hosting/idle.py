@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,8 +21,6 @@ from rallypoint.server.core.state.state import State
 
 log = get_logger()
 
-LOOK_S = 0.1
-"""Pause between two looks. It delays the end of the coordinator, and nothing else."""
 TOUCH_S = 5.0
 """How often the journal is touched, so that an agent knows that it is not of the past."""
 
@@ -58,11 +57,12 @@ def find_use(state: State, now_ms: int) -> Use:
     return Use(state.revisions.latest, is_needed)
 
 
-async def await_idle(read: Read, until: UntilIdle) -> str:
+async def await_idle(read: Read, changed: Callable[[], asyncio.Event], until: UntilIdle) -> str:
     """Return why the coordinator is not needed any more, one line, when it is not.
 
     Args:
         read: reads its state.
+        changed: returns an event that the next change of its state sets.
         until: how it ends.
     """
     end_s = time.monotonic() + until.unused_ms / 1000
@@ -72,13 +72,17 @@ async def await_idle(read: Read, until: UntilIdle) -> str:
         if now_s >= touch_s:
             touch_s = now_s + TOUCH_S
             await asyncio.to_thread(until.touch)
+        change = changed()  # before the state is read: later changes set it
         use = await read(find_use)
         has_served = has_served or use.revision != first.revision
         if not use.is_needed and has_served:
             return "all jobs are over, and all nodes have left"
         if not use.is_needed and now_s >= end_s:
             return f"no node has come for {until.unused_ms / 1000:g} s"
-        await asyncio.sleep(LOOK_S)
+        wait_s = touch_s if use.is_needed else min(touch_s, end_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, wait_s - time.monotonic())):
+                await change.wait()
 
 
 def touch_file(path: Path) -> None:

@@ -6,6 +6,7 @@ the shards into which jobs are divided. Shards know nothing of each other.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -129,6 +130,10 @@ class Shard:
             CoordinatorEnded: when no turn will come.
         """
         return await self._coordinator.read(answer)
+
+    def changed(self) -> asyncio.Event:
+        """Return an event that the next change of the state sets."""
+        return self._outboxes.watchers.changed
 
     async def run(self) -> None:
         """Serve until cancelled.

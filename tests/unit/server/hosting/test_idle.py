@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.server.hosting import idle
 from rallypoint.server.hosting.idle import UntilIdle, Use, await_idle, find_use, touch_file
 from rallypoint.server.journal.interface import JournalInUse
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
@@ -21,23 +20,28 @@ def ending(unused_ms: int, touch: Callable[[], None] = lambda: None) -> UntilIdl
     return UntilIdle(unused_ms, touch, lambda: None)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "LOOK_S", 0.0)
+async def needed(answer: object) -> Use:
+    return Use(5, is_needed=True)
 
 
 async def wait(uses: list[tuple[int, bool]], unused_ms: int) -> tuple[str, int]:
     """Return why a coordinator of such uses, the last for ever, ends, and after how many reads."""
-    reads = 0
+    reads, change = 0, asyncio.Event()
     left: Iterator[tuple[int, bool]] = iter(uses)
     latest = uses[0]
 
     async def read(answer: object) -> Use:
         nonlocal reads, latest
         reads, latest = reads + 1, next(left, latest)
+        change.set()
         return Use(*latest)
 
-    return await await_idle(read, ending(unused_ms)), reads
+    def changed() -> asyncio.Event:
+        nonlocal change
+        change = asyncio.Event()
+        return change
+
+    return await await_idle(read, changed, ending(unused_ms)), reads
 
 
 async def test_ends_when_its_jobs_are_over() -> None:
@@ -63,7 +67,25 @@ async def test_never_ends_while_it_is_needed() -> None:
     """However long ago it has started."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await wait([(5, True)], 1)
+            await await_idle(needed, asyncio.Event, ending(1))
+
+
+async def test_reads_after_changes_alone() -> None:
+    """A state that does not change is read once, besides the first time."""
+    reads, change = 0, asyncio.Event()
+
+    async def read(answer: object) -> Use:
+        nonlocal reads
+        reads += 1
+        return Use(reads, is_needed=reads < 3)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await await_idle(read, lambda: change, ending(60_000))
+    assert reads == 2
+    change.set()
+
+    assert await await_idle(read, lambda: change, ending(60_000)) == OVER
 
 
 async def test_touches_its_journal(tmp_path: Path) -> None:
@@ -73,7 +95,7 @@ async def test_touches_its_journal(tmp_path: Path) -> None:
     async def read(answer: object) -> Use:
         return Use(1, is_needed=False)
 
-    await await_idle(read, ending(1, lambda: touched.append(1)))
+    await await_idle(read, asyncio.Event, ending(1, lambda: touched.append(1)))
     touch_file(file)
 
     assert touched == [1]

@@ -6,6 +6,8 @@ round forms, they may still look why theirs has ended.
 
 from __future__ import annotations
 
+import hmac
+
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
@@ -26,7 +28,8 @@ def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
     """
     job = draft.job(claim.job_id)
     round = None if job is None else job.round
-    is_adopted = round is not None and bool(round.held_token) and round.held_token == claim.token
+    held = "" if round is None else round.held_token
+    is_adopted = bool(held) and hmac.compare_digest(held.encode(), claim.token.encode())
     if not claim.is_signed and not is_adopted:
         is_early = draft.awaits_adoption(claim.job_id)
         return Refusal(RefusalKind.NOT_READY if is_early else RefusalKind.TOKEN_REFUSED)
