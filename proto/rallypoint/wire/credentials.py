@@ -146,6 +146,11 @@ class Credentials:
         return grpc.ssl_server_certificate_configuration(pairs, root_certificates=authorities)
 
     @property
+    def chain(self) -> bytes:
+        """Return the certificate and its chain, in PEM format; empty: there is none."""
+        return self._contents.chain or b""
+
+    @property
     def problem(self) -> str:
         """Return why the latest files are of no use, so that the older ones count; or ""."""
         return self._problem

@@ -16,6 +16,7 @@ from rallypoint.relay.forwarding import Calls
 from rallypoint.relay.sessions import Sessions
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.access import PLAIN, Access
+from rallypoint.wire.certificate_dates import CertificateDates
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.credentials import READABLE, Credentials, find_readable
 
@@ -159,6 +160,7 @@ class _Look:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self._dates = CertificateDates(credentials)
         self._problem = ""
 
     async def make(self) -> None:
@@ -167,6 +169,7 @@ class _Look:
         if problem and problem != self._problem:
             log.warning("access_not_renewed", why=problem, then="the old one counts")
         self._problem = problem
+        self._dates.look()
 
 
 def _bind(

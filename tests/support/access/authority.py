@@ -47,11 +47,20 @@ class Authority:
         self.ca = str(folder / "ca.pem")
         Path(self.ca).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, hosts: Sequence[str] = (), *, days: int = 1) -> Pair:
-        """Return a new certificate with a common name, for hosts; `days` < 0: it has expired."""
+    def issue(
+        self, name: str, hosts: Sequence[str] = (), *, begins: int = -10, days: int = 30
+    ) -> Pair:
+        """Return a new certificate with a common name, for hosts.
+
+        Args:
+            name: the common name.
+            hosts: that it is valid for.
+            begins: days from now until it is valid.
+            days: from now until its end; < 0: it has expired.
+        """
         self._count += 1
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(name), self._name, key, days=days)
+        builder = _builder(_name(name), self._name, key, begins=begins, days=days)
         if hosts:
             names = x509.SubjectAlternativeName([_host(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
@@ -82,7 +91,12 @@ def _host(text: str) -> x509.GeneralName:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    days: int,
+    begins: int = -10,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -91,6 +105,6 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 10 * DAY)
+        .not_valid_before(now + begins * DAY)
         .not_valid_after(now + days * DAY)
     )

@@ -108,6 +108,8 @@ async def protected_site(
     needs_client: bool = True,
     token: str = "",
     timing: Timing = AT_ONCE,
+    begins: int = -10,
+    days: int = 30,
 ) -> AsyncIterator[Site]:
     """Serve a coordinator with TLS and an auth file while the context is open.
 
@@ -117,9 +119,11 @@ async def protected_site(
         needs_client: clients must show a certificate.
         token: one more, with every role.
         timing: of the coordinator.
+        begins: days from now until its certificate is valid.
+        days: from now until that ends.
     """
     authority = Authority(folder / "authority")
-    pair = authority.issue("coordinator", [HOST])
+    pair = authority.issue("coordinator", [HOST], begins=begins, days=days)
     auth = folder / "auth.toml"
     protection = ProtectionSettings(
         tls_cert=pair.cert,

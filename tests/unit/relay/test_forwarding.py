@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from structlog.testing import capture_logs
 
 from rallypoint.relay.serve import Settings, relaying
 from rallypoint.relay.uplink import RELAY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.access import Access
 from rallypoint.wire.errors import DETAILS_KEY
+from support.access.authority import Authority
 from support.relays.scripted import LIMIT_S, SESSION, Site, relayed, scripted
 
 NO_SUCH = "/rallypoint.v1.JobService/Answer"
@@ -106,6 +110,23 @@ async def test_agents_leave_a_relay_without_a_coordinator() -> None:
 
             assert grpc.StatusCode.UNAVAILABLE is code
             assert "the relay has lost the coordinator: UNAVAILABLE: it ends" == text
+
+
+async def test_expired_certificate_has_a_warning(tmp_path: Path) -> None:
+    """Agents would refuse the relay, which starts nevertheless: a certificate can be renewed."""
+    pair = Authority(tmp_path).issue("relay", ["127.0.0.1"], days=-1)
+    listening = Access(is_tls=True, cert_file=pair.cert, key_file=pair.key)
+    settings = Settings("127.0.0.1", 0, "127.0.0.1:1", listening=listening)
+    logged = asyncio.Event()
+
+    def note(_: object, __: str, line: Any) -> Any:
+        if (line["event"], line.get("path")) == ("certificate_expired", pair.cert):
+            logged.set()
+        return line
+
+    with capture_logs(processors=[note]):
+        async with relaying(settings), asyncio.timeout(LIMIT_S):
+            await logged.wait()
 
 
 async def test_relay_carries_no_relay(site: Site) -> None:

@@ -25,6 +25,7 @@ from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.wire.access import Access, AccessFailed
+from rallypoint.wire.certificate_dates import CertificateDates
 from rallypoint.wire.credentials import READABLE, Credentials, find_readable
 
 log = get_logger()
@@ -95,6 +96,7 @@ class _ServerCertificates:
     def __init__(self, credentials: Credentials, handshakes: Handshakes) -> None:
         self._credentials = credentials
         self._handshakes = handshakes
+        self._dates = CertificateDates(credentials)
         self._lock = threading.Lock()
         self._version = credentials.version()
         self._problem = ""
@@ -131,6 +133,7 @@ class _ServerCertificates:
             log.warning("certificate_rejected", why=problem, effect="the one before counts")
         if self._credentials.taken_version != before:
             log.info("certificate_renewed")
+        self._dates.look()
 
 
 @asynccontextmanager

@@ -197,3 +197,25 @@ async def test_coordinator_fails_when_nothing_looks_at_the_files_any_more(
     async with protected_site(tmp_path) as site, asyncio.timeout(LIMIT_S):
         with pytest.raises(TaskEnded):
             await site.running.failed
+
+
+@pytest.mark.parametrize(
+    ("begins", "days", "event"),
+    [
+        (-10, -1, "certificate_expired"),
+        (1, 30, "certificate_not_begun"),
+        (-10, 13, "certificate_nearly_expired"),
+    ],
+)
+async def test_certificate_that_is_not_valid_has_a_warning(
+    tmp_path: Path, lines: list[Any], begins: int, days: int, event: str
+) -> None:
+    """At the start, once; a renewed one that is valid has none."""
+    async with protected_site(tmp_path, begins=begins, days=days) as site:
+        await until(lines, event)
+        site.server.replace_with(site.authority.issue("coordinator", [HOST]))
+        await until(lines, "certificate_renewed")
+
+    found = [line for line in lines if line["event"] == event]
+    assert [("warning", site.server.cert)] == [(one["log_level"], one["path"]) for one in found]
+    assert "renew" in found[0]["then"] or "clock" in found[0]["then"]

@@ -6,6 +6,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.wire.certificates import Certificate
+
 
 class Endpoint(Struct, frozen=True):
     """Where a coordinator should be."""
@@ -88,21 +90,6 @@ class Listener(Struct, frozen=True):
     """0: of another user, so unknown."""
     name: str = ""
     """Of its program. Empty: unknown."""
-
-
-class Certificate(Struct, frozen=True):
-    """What a certificate says."""
-
-    subject: str
-    """Its common name, or another part of its name. Empty: it has none."""
-    issuer: str
-    """The same of the authority that has signed it."""
-    names: tuple[str, ...]
-    """Names and addresses that it is valid for."""
-    begins_s: float
-    """Unix time from which it is valid."""
-    ends_s: float
-    """Unix time until which it is valid."""
 
 
 class Trust(Enum):

@@ -20,7 +20,6 @@ from rallypoint.cli.operator.doctor.checks.machine import check_machine
 from rallypoint.cli.operator.doctor.facts import (
     About,
     Caller,
-    Certificate,
     Handshake,
     Machine,
     Refusal,
@@ -30,6 +29,7 @@ from rallypoint.cli.operator.doctor.facts import (
     Wish,
 )
 from rallypoint.cli.operator.doctor.findings import Finding, Level, problem
+from rallypoint.wire.certificates import Certificate
 
 DAY_S = 86_400.0
 NOW_S = 1_800_000_000.0

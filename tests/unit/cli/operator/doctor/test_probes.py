@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.cli.operator.doctor.certificates import read_certificate, read_pem
 from rallypoint.cli.operator.doctor.facts import (
     Endpoint,
     Heard,
@@ -34,6 +33,7 @@ from rallypoint.cli.operator.doctor.probes.network import (
 )
 from rallypoint.cli.operator.doctor.probes.wish import read_wish
 from rallypoint.wire.access import Access
+from rallypoint.wire.certificates import read_certificate, read_pem
 from support.access.authority import Authority
 
 DAY_S = 86_400
@@ -44,7 +44,8 @@ DER = base64.b64decode("".join(KNOWN.read_text().splitlines()[1:-1]))
 def test_a_certificate_is_read(tmp_path: Path) -> None:
     """Holder, authority, names and dates; trusted or not."""
     authority = Authority(tmp_path, "our CA")
-    found = read_pem(Path(authority.issue("head", ["head", "10.0.0.1", "::1"]).cert).read_text())
+    pair = authority.issue("head", ["head", "10.0.0.1", "::1"], days=1)
+    found = read_pem(Path(pair.cert).read_text())
     now_s = datetime.now(UTC).timestamp()
 
     assert (found.subject, found.issuer) == ("head", "our CA")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from rallypoint.cli.operator.doctor import durations
 from rallypoint.cli.operator.doctor.facts import (
-    Certificate,
     Handshake,
     Speech,
     Trust,
     Wish,
 )
 from rallypoint.cli.operator.doctor.findings import Finding, ok, problem, warning
+from rallypoint.wire.certificates import Certificate, Life, judge_life
 
 TLS, OWN_CERTIFICATE, TOKEN = "TLS", "own certificate", "token"
-ENDS_SOON_S = 14 * 86_400.0
-"""Time to renew a certificate without haste."""
 NAMES_SHOWN_MAX = 4
 _RENEW = "renew it: rallypoint certs issue NAME --renew, or what has issued it"
 
@@ -124,16 +122,14 @@ def _judge_life(check: str, one: Certificate | None, now_s: float, what: str) ->
     """Judge how long a certificate is still valid."""
     if one is None:
         return ok(check, "the handshake succeeds")
-    left_s = one.ends_s - now_s
-    if left_s <= 0:
+    life = judge_life(one, now_s)
+    if life is Life.EXPIRED:
         return problem(check, f"{what} ended {_since(one, now_s)}", _RENEW)
-    if one.begins_s > now_s:
+    if life is Life.NOT_BEGUN:
         advice = "check the clocks of both hosts: date; chronyc tracking"
         return problem(check, f"{what} is not valid yet by the clock of this host", advice)
-    text = f"{what} is valid for {durations.describe(left_s)} more"
-    if left_s < ENDS_SOON_S:
-        return warning(check, text, _RENEW)
-    return ok(check, text)
+    text = f"{what} is valid for {durations.describe(one.ends_s - now_s)} more"
+    return warning(check, text, _RENEW) if life is Life.ENDS_SOON else ok(check, text)
 
 
 def _since(one: Certificate | None, now_s: float) -> str:

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rallypoint.cli.operator.doctor.certificates import read_certificate, read_pem
 from rallypoint.cli.operator.doctor.facts import (
-    Certificate,
     Endpoint,
     Handshake,
     Trust,
@@ -18,6 +16,7 @@ from rallypoint.cli.operator.doctor.facts import (
 )
 from rallypoint.cli.operator.doctor.probes.network import HELLO
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
+from rallypoint.wire.certificates import Certificate, read_certificate, read_pem
 from rallypoint.wire.credentials import Credentials
 from rallypoint.wire.handshakes import Fault, read_fault
 

@@ -15,9 +15,14 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import Enum
+
+from msgspec import Struct
 
 from rallypoint.base.printable import to_printable_line
-from rallypoint.cli.operator.doctor.facts import Certificate
+
+ENDS_SOON_S = 14 * 86_400.0
+"""Time to renew a certificate without haste."""
 
 _SEQUENCE, _SET, _INTEGER, _OID = 0x30, 0x31, 0x02, 0x06
 _VERSION, _EXTENSIONS = 0xA0, 0xA3
@@ -27,6 +32,39 @@ _COMMON_NAME = bytes((0x55, 0x04, 0x03))  # 2.5.4.3
 _ALTERNATIVE_NAMES = bytes((0x55, 0x1D, 0x11))  # 2.5.29.17
 _NAMES_MAX = 64
 """More are not read, and not shown."""
+
+
+class Certificate(Struct, frozen=True):
+    """What a certificate says."""
+
+    subject: str
+    """Its common name, or another part of its name. Empty: it has none."""
+    issuer: str
+    """The same of the authority that has signed it."""
+    names: tuple[str, ...]
+    """Names and addresses that it is valid for."""
+    begins_s: float
+    """Unix time from which it is valid."""
+    ends_s: float
+    """Unix time until which it is valid."""
+
+
+class Life(Enum):
+    """Whether a certificate is valid, by its dates."""
+
+    NOT_BEGUN = "not begun"
+    VALID = "valid"
+    ENDS_SOON = "ends soon"
+    EXPIRED = "expired"
+
+
+def judge_life(one: Certificate, now_s: float) -> Life:
+    """Judge the dates of a certificate; `now_s` is Unix time."""
+    if one.ends_s <= now_s:
+        return Life.EXPIRED
+    if one.begins_s > now_s:
+        return Life.NOT_BEGUN
+    return Life.ENDS_SOON if one.ends_s - now_s < ENDS_SOON_S else Life.VALID
 
 
 def read_certificate(der: bytes) -> Certificate:
