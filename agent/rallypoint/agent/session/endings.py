@@ -62,6 +62,13 @@ class Dismissed(Exception):
         self.text = text
 
 
+class Taken(Dismissed):
+    """Another node has the name or rank of this one.
+
+    That may be the one that this agent replaces: a moment later the coordinator knows more.
+    """
+
+
 class Misunderstood(Dismissed):
     """The coordinator refuses a message as invalid: one of the two has a bug, or is too old."""
 
@@ -91,6 +98,8 @@ _FINAL: dict[type[Message], int] = {
     details_pb2.LimitReached: EXIT_FAILED,
 }
 """Refusals that another attempt cannot change, and the agent's exit code for each."""
+_TAKEN = (details_pb2.NodeNameInUse, details_pb2.NodeRankInUse)
+"""Of these, only a second one is final."""
 
 
 def read_ending(
@@ -107,7 +116,7 @@ def read_ending(
         metadata: the call's trailing metadata, which carries the details.
         address: of the coordinator, for a text.
 
-    Returns: `Dismissed`, `Denied`, `Misunderstood`, `Redirected` or `BrokenStream`.
+    Returns: `Dismissed` or what is derived from it, `Redirected` or `BrokenStream`.
     """
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
@@ -138,7 +147,8 @@ def read_ending(
         ):
             exit_code = EXIT_FAILED
         if exit_code is not None:
-            return Dismissed(exit_code, text or "refused")
+            kind = Taken if isinstance(detail, _TAKEN) else Dismissed
+            return kind(exit_code, text or "refused")
     if is_undecided:
         return BrokenStream(text, retry_s, is_undecided=True)
     return BrokenStream(plain_reason(text, code), retry_s)

@@ -23,6 +23,7 @@ from rallypoint.agent.session.endings import (
     Dismissed,
     Misunderstood,
     Redirected,
+    Taken,
     read_ending,
 )
 from rallypoint.agent.session.exchange import Exchange
@@ -41,6 +42,11 @@ log = get_logger()
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 """Longest pause between attempts; a new coordinator waits longer than this for its agents."""
+TAKEN_S = 1.6
+"""After this a second refusal because of a node with the same name or rank is final, in seconds.
+
+The coordinator names a node so that it has heard within 1.5 s: it was heard since the first one.
+"""
 FAREWELL_S_MAX = 1.0
 """How long the last reports may take to be acknowledged when the agent ends."""
 
@@ -128,6 +134,8 @@ class Link:
         """The owner of the job that was logged last, since the last Welcome."""
         self._sent_why = ""
         """Why the agent was sent there."""
+        self._taken_s: float | None = None
+        """When another node was first named as the one that has this one's name or rank."""
         self._refused = ""
         """Why the coordinator has refused the agent, or a message, as it was logged last."""
         self.is_answered = False
@@ -198,15 +206,8 @@ class Link:
         except AccessFailed as failed:  # files of no use, and none from before
             self.user.on_dismissed(EXIT_USAGE, str(failed))
             return None
-        except Misunderstood as misunderstood:
-            if not self.user.holds_round():
-                self.user.on_dismissed(misunderstood.exit_code, misunderstood.text)
-                return None
-            self._note_refusal(misunderstood.text)
-            return _End(misunderstood.text, is_understood=False)
         except Dismissed as dismissed:
-            self.user.on_dismissed(dismissed.exit_code, dismissed.text)
-            return None
+            return self._on_dismissed(dismissed)
         why = "the coordinator closed the stream"
         if self.exchange.has_left:
             self.user.on_disconnected(why)
@@ -225,6 +226,21 @@ class Link:
             self._refused = denied.text
             log.error("access_refused", why=denied.text, then="workers keep running; retrying")
         return _End(denied.text, is_understood=False)
+
+    def _on_dismissed(self, dismissed: Dismissed) -> _End | None:
+        """End; but keep workers through a misunderstanding, and ask twice for a name."""
+        holds_round = self.user.holds_round()
+        if isinstance(dismissed, Misunderstood) and holds_round:
+            self._note_refusal(dismissed.text)
+            return _End(dismissed.text, is_understood=False)
+        if isinstance(dismissed, Taken) and not holds_round:
+            now_s = asyncio.get_running_loop().time()
+            self._taken_s = now_s if self._taken_s is None else self._taken_s
+            if now_s - self._taken_s < TAKEN_S:
+                self.is_answered = True
+                return _End(dismissed.text, TAKEN_S)
+        self.user.on_dismissed(dismissed.exit_code, dismissed.text)
+        return None
 
     def _move(self, end: _End) -> bool:
         """Choose the next coordinator; return whether the agent tries it without a pause."""

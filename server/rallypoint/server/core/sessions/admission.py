@@ -25,9 +25,9 @@ from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 
-HEARD_MS = 500
-"""A name or rank is refused for good if its holder was heard this recently: sooner than another
-agent can have been started in its place."""
+HEARD_MS = 1_500
+"""A name or rank is refused if its holder was heard this recently: longer than between heartbeats.
+Agents take a second such refusal as final, a little later than this."""
 FORGOTTEN_PART = 64
 """When there is room for no other job, one in this many is forgotten, if so many are idle."""
 _OPEN = 2
@@ -219,10 +219,7 @@ def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
 
 
 def _is_silent(draft: Draft, node: Node) -> bool:
-    """Return whether nothing has come from an attached node for a moment.
-
-    An agent that asks again, as agents do, comes soon at a moment when a living one was just heard.
-    """
+    """Return whether nothing has come from an attached node for longer than between heartbeats."""
     ends_ms = draft.deadline(DeadlineKind.LEASE, node.session)
     if not node.attached or ends_ms is None:
         return False
