@@ -1,14 +1,20 @@
-"""Carries calls of the asyncio client, in one event loop."""
+"""Carries calls of the asyncio client, in one event loop.
+
+A thread looks at the files of the access: a file server that hangs must not stop the loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,11 +22,16 @@ from google.protobuf.empty_pb2 import Empty
 
 from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
-from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
+from rallypoint.client.channel import DENIED, GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, to_error
 from rallypoint.wire.access import Access
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import Credentials, Metadata
+
+READ_S_MAX = 1.0
+"""How long a call waits for renewed files. Those from before count then."""
+
+_T = TypeVar("_T")
 
 
 class Transport:
@@ -52,6 +63,7 @@ class Transport:
         """
         limit_s = self.limit_s if limit_s is None else limit_s
         began_s, target = time.monotonic(), self.targets[0]
+        await self.look()
         if self._connections.is_new(target):
             await self._greet(target, limit_s)
         attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform, began_s)
@@ -72,13 +84,14 @@ class Transport:
             else:
                 self.reached(target)
                 return attempts.succeed(response)
-            if self._connections.has_newer(failure, metadata):
+            if await self.is_renewed(failure, metadata):
                 continue
             try:
                 pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
             finally:
                 self.targets = attempts.backoff.order
             await asyncio.sleep(pause_s)
+            await self.look()
 
     async def _greet(self, target: str, limit_s: float) -> None:
         """Learn whether TLS keeps this client from a coordinator that has never answered.
@@ -110,9 +123,17 @@ class Transport:
         call = line.method(method, is_stream=True)(request, metadata=metadata)
         return Stream(line, target, metadata, call)
 
-    def is_renewed(self, failure: Failure, stream: Stream[grpc.aio.Channel]) -> bool:
-        """Return whether a stream was refused that had an old token."""
-        return self._connections.has_newer(failure, stream.metadata)
+    async def look(self) -> None:
+        """Let renewed files count from the next attempt on, if they can be read soon."""
+        if self._connections.is_due:
+            await _read_files(self._connections.look)
+
+    async def is_renewed(self, failure: Failure, metadata: Metadata) -> bool:
+        """Return whether a call was refused that had an old token."""
+        if failure.code not in DENIED:
+            return False
+        has_newer = partial(self._connections.has_newer, failure, metadata)
+        return await _read_files(has_newer) or False
 
     async def read(self, error: grpc.RpcError, target: str) -> Failure:
         """Return how a call failed.
@@ -131,6 +152,25 @@ class Transport:
         if self._is_closed:
             raise ClientClosed("the client was closed")
         return self._connections.find(target)
+
+
+async def _read_files(call: Callable[[], _T]) -> _T | None:
+    """Return what a thread finds in the files; None when they cannot be read soon.
+
+    The thread is a daemon: a file server that hangs keeps no program from ending.
+    """
+    found, done, loop = list[_T](), asyncio.Event(), asyncio.get_running_loop()
+
+    def read() -> None:
+        found.append(call())
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=read, name="access", daemon=True).start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_S_MAX):
+            await done.wait()
+    return found[0] if found else None
 
 
 class Pages(Generic[Item]):
@@ -220,6 +260,7 @@ class Watch(Generic[Item]):
         while True:
             stream = self._stream
             if stream is None:
+                await self._transport.look()
                 stream = self._stream = self._open()
             try:
                 answer = await stream.call.read()
@@ -233,7 +274,7 @@ class Watch(Generic[Item]):
                 self._transport.reached(stream.target)
                 self._items.extend(self._following.take(answer))
                 return True
-            if self._transport.is_renewed(failure, stream):
+            if await self._transport.is_renewed(failure, stream.metadata):
                 continue
             if self._backoff is None:
                 limit_s = self._transport.limit_s

@@ -41,7 +41,8 @@ GREET_S_MAX = 1.0
 """How long a client waits for the first answer of a coordinator before it makes the first call."""
 
 Channel = TypeVar("Channel")
-_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""How a call ends whose token is refused."""
 
 
 class Line(Struct, Generic[Channel], weakref=True, eq=False):
@@ -114,7 +115,7 @@ class Connections(Generic[Channel]):
         self._token_metadata = token_metadata(token)
         self._open_channel = open_channel
         self._close = close
-        self._version = self._credentials.version()
+        self._version = self._credentials.version
         self._lock = threading.Lock()
         """For lines that are made."""
         self._current: dict[str, Line[Channel]] = {}
@@ -123,7 +124,7 @@ class Connections(Generic[Channel]):
 
     def find(self, target: str) -> Line[Channel]:
         """Return the line for a new call to host:port."""
-        version = self._credentials.version()
+        version = self._credentials.version
         line = self._current.get(target)
         if line is not None and version == self._version:
             return line
@@ -159,9 +160,21 @@ class Connections(Generic[Channel]):
         """Return the metadata of the next call."""
         return (*self._token_metadata, *self._credentials.metadata())
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether `look` would look at the files."""
+        return self._credentials.is_due
+
+    def look(self) -> None:
+        """Let renewed files count from the next call on; it may wait for the file system."""
+        self._credentials.look()
+
     def has_newer(self, failure: Failure, metadata: Metadata) -> bool:
-        """Return whether a call was refused that had this metadata, and there is a newer token."""
-        if failure.code not in _DENIED:
+        """Return whether a call was refused that had this metadata, and there is a newer token.
+
+        It may wait for the file system.
+        """
+        if failure.code not in DENIED:
             return False
         self._credentials.look_now()
         return self.metadata() != metadata

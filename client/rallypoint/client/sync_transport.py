@@ -201,6 +201,7 @@ class Transport:
             raise ClientClosed("this process was forked from the one that made the client")
         if self._closed.is_set():
             raise ClientClosed("the client was closed")
+        self._connections.look()
         return self._connections.find(target)
 
 

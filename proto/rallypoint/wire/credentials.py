@@ -1,7 +1,8 @@
 """What an access gives: the metadata of every call, and channels.
 
-The files are looked at again, at most once a second. A renewed token counts from the next call on,
-renewed certificates with the next channel. Certificate and key are two files, which cannot be
+`look` alone reads the files again, at most once a second. All else gives what was read, so an event
+loop may ask for it, and lets a thread look. A renewed token counts from the next call on, renewed
+certificates with the next channel. Certificate and key are two files, which cannot be
 replaced at once: while they do not fit together, the old ones count.
 """
 
@@ -91,7 +92,6 @@ class Credentials:
         """Return a channel for blocking calls to host:port."""
         import grpc
 
-        self.look()
         if not self.access.uses_tls:
             return grpc.insecure_channel(target, options=options)
         return grpc.secure_channel(target, self._channel_credentials(), self._options(options))
@@ -100,40 +100,38 @@ class Credentials:
         """Return a channel for asyncio to host:port."""
         import grpc.aio
 
-        self.look()
         if not self.access.uses_tls:
             return grpc.aio.insecure_channel(target, options=options)
         return grpc.aio.secure_channel(target, self._channel_credentials(), self._options(options))
 
     def metadata(self) -> Metadata:
         """Return the metadata of the next call; empty without a token."""
-        self.look()
         token = self._contents.token
         return ((TOKEN_KEY, f"Bearer {token}"),) if token else ()
 
+    @property
     def version(self) -> int:
         """Return a number that grows when a certificate, key or authority was renewed.
 
         Who has a channel of an older one opens another, and closes the old one when its calls
         have ended.
         """
-        self.look()
         return self._version
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the last look is long enough ago, and none is under way."""
+        is_old = self._clock_s() - self._looked_s >= LOOK_S
+        return bool(self._paths) and is_old and not self._lock.locked()
 
     def look_now(self) -> None:
         """Take renewed files, even if the last look was a moment ago.
 
-        For a call that was refused: its token may have been replaced meanwhile.
+        For a call that was refused: its token may have been replaced meanwhile. It may wait for
+        the file system.
         """
         if self._paths:
-            with self._lock:
-                self._looked_s = self._clock_s()
-                self._take_renewed()
-
-    @property
-    def taken_version(self) -> int:
-        """Return the same number without looking at the files: someone else looks at them."""
-        return self._version
+            self._take_renewed(LOOK_S)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
         """Return certificate and key for a server; with a `ca_file`, its clients need one, too."""
@@ -158,20 +156,22 @@ class Credentials:
     def look(self) -> None:
         """Take renewed files, if the last look is long enough ago.
 
-        It may wait for the file system: before it matters, call it in another thread.
+        It may wait for the file system: an event loop lets a thread call it.
         """
-        now_s = self._clock_s()
-        if not self._paths or now_s - self._looked_s < LOOK_S:
-            return
-        if not self._lock.acquire(blocking=False):
+        if self.is_due:
+            self._take_renewed(0.0)
+
+    def _take_renewed(self, wait_s: float) -> None:
+        """Look at the files, unless another thread does, and takes longer than `wait_s`."""
+        if not self._lock.acquire(timeout=wait_s):
             return
         try:
-            self._looked_s = now_s
-            self._take_renewed()
+            self._looked_s = self._clock_s()
+            self._compare()
         finally:
             self._lock.release()
 
-    def _take_renewed(self) -> None:
+    def _compare(self) -> None:
         signature = _sign(self._paths)
         if signature == self._signature and not self._problem:
             return

@@ -90,7 +90,7 @@ class Calls(grpc.GenericRpcHandler):
 
     async def _open(self, target: str) -> grpc.aio.Channel:
         """Return the channel to a coordinator, with the certificates as they are now."""
-        key = target, self._credentials.taken_version
+        key = target, self._credentials.version
         if self._channel is None or key != self._key:
             old, self._channel = self._channel, None
             self._channel = self._credentials.open_aio_channel(target, client_options())

@@ -133,13 +133,13 @@ class _Health:
 
 def _serve_tls(credentials: Credentials, *, needs_client: bool) -> grpc.ServerCredentials:
     """Return credentials whose certificate is replaced when its files are."""
-    version = credentials.version()
+    version = credentials.version
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         nonlocal version
-        if credentials.taken_version == version:
+        if credentials.version == version:
             return None
-        version = credentials.taken_version
+        version = credentials.version
         return credentials.server_configuration()
 
     return grpc.dynamic_ssl_server_credentials(

@@ -6,12 +6,13 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rallypoint.agent.containment import GuardedTasks, describe_error, handle_errors
-from rallypoint.agent.workers.watchdog import Watchdog
+from rallypoint.agent.torchelastic.timers import timer_file
 
 FailedWith = list[BaseException]
 
@@ -58,7 +59,7 @@ async def test_all_tasks_can_be_cancelled() -> None:
     assert failed == []
 
 
-async def fail_in_callback(callback: Callable[[], None]) -> FailedWith:
+async def fail_in_callback(callback: Callable[[], object]) -> FailedWith:
     loop = asyncio.get_running_loop()
     failed: FailedWith = []
     handle_errors(loop, failed.append)
@@ -71,8 +72,7 @@ async def fail_in_callback(callback: Callable[[], None]) -> FailedWith:
 async def test_exception_in_a_callback_of_the_agent() -> None:
     """It is reported, however deep in a library it was raised."""
     folders: queue.Queue[Path] = queue.Queue()
-    watchdog = Watchdog({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folders.get_nowait, int)
-    (error,) = await fail_in_callback(watchdog.begin)
+    (error,) = await fail_in_callback(partial(timer_file, {}, folders.get_nowait))
 
     assert isinstance(error, queue.Empty)
 
@@ -89,9 +89,8 @@ async def test_exception_that_another_thread_reports() -> None:
 
     handle_errors(loop, fail)
     folders: queue.Queue[Path] = queue.Queue()
-    watchdog = Watchdog({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folders.get_nowait, int)
     try:
-        watchdog.begin()
+        timer_file({}, folders.get_nowait)
     except queue.Empty as error:
         await asyncio.to_thread(loop.call_exception_handler, {"exception": error})
     async with asyncio.timeout(10):

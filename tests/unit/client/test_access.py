@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,11 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
-from rallypoint.client import AsyncClient, Client, errors
+from rallypoint.client import AsyncClient, Client, aio_transport, errors
 from rallypoint.client.attempts import LIMIT_S
 from rallypoint.client.channel import Connections
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.wire import credentials as credentials_module
 from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.credentials import Credentials
 from rallypoint.wire.handshakes import explain, is_closed
@@ -124,6 +126,37 @@ def test_files_of_no_use_are_named_at_once(form: str) -> None:
         kind("head:1", access=Access(ca_file="nowhere"))
 
 
+async def test_files_that_hang_stop_no_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with the asyncio client waits a moment for them, and goes out with the old token."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    monkeypatch.setattr(credentials_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(aio_transport, "READ_S_MAX", 0.1)
+    threads, may_read, script = list[int](), threading.Event(), Script()
+
+    def sign(paths: object) -> tuple[object, ...]:
+        threads.append(threading.get_ident())
+        may_read.wait(LIMIT_S)
+        return ()
+
+    script.answers["GetCoordinator"] = [ANSWER, UNKNOWN]
+    with greeting(handler=script) as port:
+        async with form_of("aio", port, Access(token_file=str(file))) as client:
+            monkeypatch.setattr(credentials_module, "_sign", sign)
+            try:
+                await client.ask()
+                with pytest.raises(errors.NotAllowed, match="an unknown token"):
+                    await client.ask()
+            finally:
+                may_read.set()
+
+    assert [one["authorization"] for one in script.metadata] == ["Bearer old"] * 2
+    assert threads
+    assert threading.get_ident() not in threads
+
+
 class FakeChannel:
     """A channel that notes its end."""
 
@@ -137,7 +170,7 @@ def test_renewed_certificates_open_another_channel(
 ) -> None:
     """For new calls. The old one is closed when its last call has ended."""
     version, opened, closed = [1], list[int](), list[int]()
-    monkeypatch.setattr(Credentials, "version", lambda self: version[0])
+    monkeypatch.setattr(Credentials, "version", property(lambda self: version[0]))
 
     def open_channel(credentials: Credentials, target: str, options: object) -> FakeChannel:
         opened.append(version[0])

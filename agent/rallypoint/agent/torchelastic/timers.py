@@ -56,7 +56,7 @@ class Request(Struct, frozen=True):
 
 
 def timer_file(environment: Mapping[str, str], folder: Callable[[], Path]) -> str:
-    """Return the absolute path of the FIFO; empty when the watchdog is off.
+    """Return the absolute path of the FIFO of a watchdog that is on.
 
     Args:
         environment: the agent's own.
@@ -65,8 +65,6 @@ def timer_file(environment: Mapping[str, str], folder: Callable[[], Path]) -> st
     Raises:
         TimerFileRefused: there is no path, and no folder can be made.
     """
-    if environment.get(SWITCH_ENV) != "1":
-        return ""
     # An agent inside a worker inherits the FIFO of the launcher around it, which has a reader.
     given = "" if WORKER_ENV in environment else environment.get(TIMERS_ENV)
     try:

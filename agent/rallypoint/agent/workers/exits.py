@@ -82,14 +82,14 @@ class ExitReports(Struct):
     observers: tuple[Observer, ...]
     """Observers in the order of their explanations: each sees those of earlier ones."""
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Start the observers.
 
         Raises:
             TimerFileRefused: timers are enabled, but their FIFO cannot be made.
         """
         for observer in self.observers:
-            observer.begin()
+            await observer.begin()
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that workers need for the observers."""
@@ -233,14 +233,15 @@ def _as_text(path: str) -> str:
 
 
 def new_observers(
-    environment: Mapping[str, str], own: OwnFolder, root: Callable[[], int]
+    environment: Mapping[str, str], own: OwnFolder, files: FileThread, root: Callable[[], int]
 ) -> tuple[Observer, ...]:
     """Return everything that may explain the end of a worker.
 
     Args:
         environment: the agent's own.
         own: the agent's own folder.
+        files: the thread for that one.
         root: returns the pid of the process below which all workers are.
     """
     # The watchdog first: a SIGKILL that it sent is ours, not the kernel's.
-    return Watchdog(environment, own.path, root), OomWatch()
+    return Watchdog(environment, own.path, files, root), OomWatch()

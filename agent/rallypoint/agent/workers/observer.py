@@ -38,7 +38,7 @@ class Explanation(Protocol):
 class Observer(Protocol):
     """Watches the workers of this node."""
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Start to watch, in the running event loop."""
 
     def variables(self) -> Mapping[str, str]:

@@ -193,7 +193,7 @@ class OomWatch(Struct):
     _explained: dict[Path, int] = field(default_factory=dict)
     """Kills of a counter that happened before its first worker, or that have explained a death."""
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Open the kernel's log, if it can be read."""
         if self.log is None:
             self.log = KernelLog.open()

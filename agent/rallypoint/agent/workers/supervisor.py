@@ -129,7 +129,7 @@ class Supervisor:
         self._exits = ExitReports(
             post=post,
             files=self._files,
-            observers=new_observers(environment, self._own, lambda: self.host.pid),
+            observers=new_observers(environment, self._own, self._own_files, lambda: self.host.pid),
         )
         self._errors = ErrorWatch(FileThread("error files"), tasks, self._on_error_found)
         self._launcher = Launcher(
@@ -167,7 +167,7 @@ class Supervisor:
             self._launcher.warm = self._warm
 
     async def begin(self) -> None:
-        """Start the plug-in for logs, if there is one, then listen to the helper.
+        """Start the plug-in for logs, listen to the helper, and start the observers.
 
         Raises:
             TimerFileRefused: timers are enabled, but their FIFO cannot be made.
@@ -175,16 +175,12 @@ class Supervisor:
         if self.plugin is not None:
             await self.plugin.begin()
         self.attach()
+        await self._exits.begin()
 
     def attach(self) -> None:
-        """Begin to listen to the helper, and start the observers.
-
-        Raises:
-            TimerFileRefused: timers are enabled, but their FIFO cannot be made.
-        """
+        """Begin to listen to the helper."""
         self.host.attach(self._on_event)
         self._watch.begin()
-        self._exits.begin()
         if self._warm is not None:
             self._warm.pool.begin()
 

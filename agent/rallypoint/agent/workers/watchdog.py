@@ -17,6 +17,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -25,15 +26,24 @@ from msgspec.structs import replace
 
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.helper.descendants import is_descendant, read_stat, signal_verified
-from rallypoint.agent.torchelastic.timers import Request, TimerFile, timer_file
+from rallypoint.agent.torchelastic.timers import (
+    SWITCH_ENV,
+    Request,
+    TimerFile,
+    TimerFileRefused,
+    timer_file,
+)
 from rallypoint.agent.torchelastic.variables import TIMERS_ENV
 from rallypoint.agent.workers.observer import WorkerEnd
+from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
 log = get_logger()
 
 TIMERS_MAX = 16_384
 """Pending timers. A worker has a few, and so has each of its data loaders; more indicate a leak."""
+MAKE_S_MAX = 10.0
+"""How long the agent waits for its FIFO before it gives up."""
 CLEANUP_MS = 10_000
 """A worker that handles the signal of its timer and lives longer than this has survived it."""
 
@@ -73,17 +83,23 @@ class Watchdog:
     """The pending timers of one node's workers."""
 
     def __init__(
-        self, environment: Mapping[str, str], folder: Callable[[], Path], root: Callable[[], int]
+        self,
+        environment: Mapping[str, str],
+        folder: Callable[[], Path],
+        files: FileThread,
+        root: Callable[[], int],
     ) -> None:
         """Set the parameters; `begin` uses them.
 
         Args:
             environment: the agent's own; it turns the watchdog on, and may name the FIFO.
             folder: returns the agent's own folder.
+            files: the thread for that one; it makes and removes the FIFO.
             root: returns the pid of the process below which all workers are.
         """
         self._environment = environment
         self._folder = folder
+        self._files = files
         self._root = root
         self._file: TimerFile | None = None
         self._timers: dict[tuple[int, str], Timer] = {}
@@ -92,16 +108,25 @@ class Watchdog:
         self._logged: set[str] = set()
         self._handle: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Make the FIFO, if the environment asks for it, and listen to it.
 
         Raises:
             TimerFileRefused: the FIFO cannot be made.
         """
-        path = timer_file(self._environment, self._folder)
-        if path:
-            self._file = TimerFile(path)
-            asyncio.get_running_loop().add_reader(self._file, self._on_readable)
+        if self._environment.get(SWITCH_ENV) != "1":
+            return
+        try:
+            async with asyncio.timeout(MAKE_S_MAX):
+                self._file = await self._files.run("making a FIFO", self._make, TimerFile.close)
+        except OSError as error:  # a TimeoutError, or there is no thread
+            given = self._environment.get(TIMERS_ENV, "")
+            why = error.strerror or f"the file system does not answer within {MAKE_S_MAX:g} s"
+            raise TimerFileRefused(given, why) from error
+        asyncio.get_running_loop().add_reader(self._file, self._on_readable)
+
+    def _make(self) -> TimerFile:
+        return TimerFile(timer_file(self._environment, self._folder))
 
     def variables(self) -> Mapping[str, str]:
         """Return the variable with the path of the FIFO; nothing without a FIFO."""
@@ -129,7 +154,8 @@ class Watchdog:
         self._arm()
         if self._file is not None:
             asyncio.get_running_loop().remove_reader(self._file)
-            self._file.close()
+            with suppress(OSError):  # the thread stands still: the FIFO stays
+                self._files.submit(self._file.close)
             self._file = None
 
     # --- requests ---

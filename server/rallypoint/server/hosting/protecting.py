@@ -98,7 +98,7 @@ class _ServerCertificates:
         self._handshakes = handshakes
         self._dates = CertificateDates(credentials)
         self._lock = threading.Lock()
-        self._version = credentials.version()
+        self._version = credentials.version
         self._problem = ""
         self._is_logged = False
         """The log has the problem."""
@@ -115,7 +115,7 @@ class _ServerCertificates:
         """Return the certificate if it is a new one; `look` alone reads the files."""
         self._handshakes.note_begun()
         with self._lock:
-            version = self._credentials.taken_version
+            version = self._credentials.version
             if version == self._version:
                 return None
             self._version = version
@@ -123,7 +123,7 @@ class _ServerCertificates:
 
     def look(self) -> None:
         """Take renewed files. It may wait for the file system."""
-        before = self._credentials.taken_version
+        before = self._credentials.version
         self._credentials.look()
         problem = self._credentials.problem
         if problem != self._problem:  # perhaps one of two files is not replaced yet
@@ -131,7 +131,7 @@ class _ServerCertificates:
         elif problem and not self._is_logged:
             self._is_logged = True
             log.warning("certificate_rejected", why=problem, effect="the one before counts")
-        if self._credentials.taken_version != before:
+        if self._credentials.version != before:
             log.info("certificate_renewed")
         self._dates.look()
 

@@ -42,24 +42,17 @@ def test_request_of_a_client(text: bytes, request_: Request | None) -> None:
 @pytest.mark.parametrize(
     ("environment", "path"),
     [
-        ({}, ""),
-        ({"TORCHELASTIC_TIMER_FILE": "/x/f"}, ""),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "0", "TORCHELASTIC_TIMER_FILE": "/x/f"}, ""),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, "/own/timers"),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": ""}, "/own/timers"),
-        ({"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TORCHELASTIC_TIMER_FILE": "/x/f"}, "/x/f"),
+        ({}, "/own/timers"),
+        ({"TORCHELASTIC_TIMER_FILE": ""}, "/own/timers"),
+        ({"TORCHELASTIC_TIMER_FILE": "/x/f"}, "/x/f"),
         (
-            {
-                "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
-                "TORCHELASTIC_TIMER_FILE": "/x/f",
-                "TORCHELASTIC_RUN_ID": "around",
-            },
+            {"TORCHELASTIC_TIMER_FILE": "/x/f", "TORCHELASTIC_RUN_ID": "around"},
             "/own/timers",
         ),
     ],
 )
 def test_where_timers_are(environment: dict[str, str], path: str) -> None:
-    """With torchrun's switch the FIFO is where the operator says, or in the agent's own folder.
+    """The FIFO is where the operator says, or in the agent's own folder.
 
     An agent inside a worker does not use the FIFO of the launcher around it.
     """
@@ -73,7 +66,7 @@ def test_no_folder_for_timers_is_an_error() -> None:
         raise FileNotFoundError(2, "No usable temporary directory found in []")
 
     with pytest.raises(TimerFileRefused, match="No usable temporary directory"):
-        timer_file({"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}, folder)
+        timer_file({}, folder)
 
 
 def test_fifo_exists_while_it_is_open(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Watcher:
         self.claims = claims
         self.seen: list[WorkerEnd] = []
 
-    def begin(self) -> None: ...
+    async def begin(self) -> None: ...
 
     def variables(self) -> dict[str, str]:
         return {}

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,14 +13,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.torchelastic.timers import LINE_BYTES_MAX
+from rallypoint.agent.torchelastic.timers import LINE_BYTES_MAX, TimerFileRefused
+from rallypoint.agent.workers import watchdog as watchdog_module
 from rallypoint.agent.workers.observer import WorkerEnd
 from rallypoint.agent.workers.watchdog import Expiry, Watchdog
+from rallypoint.base.file_thread import FileThread
 from support.torchrun.timers import line
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)
 SOON_S = 0.05
 LATER_S = 600.0
+ON = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 
 
 class Bench:
@@ -27,12 +31,14 @@ class Bench:
 
     def __init__(self, path: Path) -> None:
         self.root = os.getpid()
-        environment = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-        self.watchdog = Watchdog(environment, lambda: path.parent, lambda: self.root)
-        self.watchdog.begin()
-        assert self.watchdog.variables() == {"TORCHELASTIC_TIMER_FILE": str(path)}
-        self._client = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        self.files, self._path, self._client = FileThread("own files"), path, -1
+        self.watchdog = Watchdog(ON, lambda: path.parent, self.files, lambda: self.root)
         self.children: list[subprocess.Popen[bytes]] = []
+
+    async def begin(self) -> None:
+        await self.watchdog.begin()
+        assert self.watchdog.variables() == {"TORCHELASTIC_TIMER_FILE": str(self._path)}
+        self._client = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
 
     def child(self, local_rank: int | None = None) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(["sleep", "1000"])
@@ -67,6 +73,8 @@ class Bench:
     def close(self) -> None:
         os.close(self._client)
         self.watchdog.close()
+        assert self.files.flush(10)
+        assert not self._path.exists()
         for child in self.children:
             child.kill()
             child.wait()
@@ -81,8 +89,41 @@ async def death(child: subprocess.Popen[bytes]) -> int:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path / "timers")
+    await bench.begin()
     yield bench
     bench.close()
+
+
+@pytest.mark.parametrize("environment", [{}, {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}])
+async def test_watchdog_that_is_off_has_no_fifo(environment: dict[str, str]) -> None:
+    """It needs no folder either."""
+    environment["TORCHELASTIC_TIMER_FILE"] = "/x/f"
+    watchdog = Watchdog(environment, Path, FileThread("own files"), os.getpid)
+    await watchdog.begin()
+    watchdog.close()
+
+    assert watchdog.variables() == {}
+
+
+async def test_folder_that_hangs_stops_no_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The FIFO is refused; one that is made later is removed."""
+    monkeypatch.setattr(watchdog_module, "MAKE_S_MAX", 0.1)
+    files, may_make = FileThread("own files"), threading.Event()
+
+    def folder() -> Path:
+        may_make.wait(10)
+        return tmp_path
+
+    watchdog = Watchdog(ON, folder, files, os.getpid)
+    with pytest.raises(TimerFileRefused, match=r"does not answer within 0\.1 s"):
+        await watchdog.begin()
+    may_make.set()
+
+    assert files.flush(10)
+    assert os.listdir(tmp_path) == []
+    assert watchdog.variables() == {}
 
 
 async def test_only_an_expired_timer_signals(bench: Bench) -> None:

@@ -35,8 +35,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
-    def next_look(self) -> None:
+    def next_look(self, credentials: Credentials) -> None:
         self.now_s += credentials_module.LOOK_S
+        credentials.look()
 
 
 def greet(credentials: Credentials, port: int, host: str = "127.0.0.1") -> str:
@@ -64,7 +65,7 @@ def test_without_access_nothing_is_encrypted_or_shown() -> None:
     with greeting() as port:
         answer = greet(credentials, port)
 
-    assert (answer, credentials.metadata(), credentials.version()) == ("|", (), 1)
+    assert (answer, credentials.metadata(), credentials.version) == ("|", (), 1)
 
 
 async def test_token_travels_in_the_metadata(tmp_path: Path) -> None:
@@ -124,10 +125,10 @@ def test_renewed_token_counts_from_the_next_call_on(tmp_path: Path) -> None:
     credentials = Credentials(Access(token_file=str(file)), clock)
     renew(str(file), "new")
     before = credentials.metadata()
-    clock.next_look()
+    clock.next_look(credentials)
     after = credentials.metadata()
     renew(str(file), "")
-    clock.next_look()
+    clock.next_look(credentials)
 
     assert (before, after) == (
         (("authorization", "Bearer old"),),
@@ -135,10 +136,10 @@ def test_renewed_token_counts_from_the_next_call_on(tmp_path: Path) -> None:
     )
     assert credentials.metadata() == after
     assert credentials.problem == f"{file} is empty: it has no token"
-    assert credentials.version() == 1
+    assert credentials.version == 1
 
     renew(str(file), "newest")
-    clock.next_look()
+    clock.next_look(credentials)
 
     assert credentials.metadata() == (("authorization", "Bearer newest"),)
     assert credentials.problem == ""
@@ -153,15 +154,15 @@ def test_renewed_certificates_ask_for_another_channel(authority: Authority) -> N
     with greeting(authority.issue("coordinator", ["127.0.0.1"]), authority.ca) as port:
         answers = [greet(credentials, port)]
         renew(own.cert, Path(fresh.cert).read_bytes())
-        clock.next_look()
+        clock.next_look(credentials)
         answers.append(greet(credentials, port))
-        version, problem = credentials.version(), credentials.problem
+        version, problem = credentials.version, credentials.problem
         renew(own.key, Path(fresh.key).read_bytes())
-        clock.next_look()
+        clock.next_look(credentials)
         answers.append(greet(credentials, port))
 
     assert answers == ["old|", "old|", "new|"]
-    assert (version, credentials.version()) == (1, 2)
+    assert (version, credentials.version) == (1, 2)
     assert problem == f"the key in {own.key} does not belong to the certificate in {own.cert}"
 
 
@@ -172,9 +173,9 @@ def test_files_that_are_only_touched_ask_for_nothing(authority: Authority) -> No
     access = Access(cert_file=own.cert, key_file=own.key, ca_file=authority.ca)
     credentials = Credentials(access, clock)
     own.replace_with(own)
-    clock.next_look()
+    clock.next_look(credentials)
 
-    assert credentials.version() == 1
+    assert credentials.version == 1
 
 
 def test_files_are_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,11 +186,24 @@ def test_files_are_looked_at_once_a_second(tmp_path: Path, monkeypatch: pytest.M
     credentials = Credentials(Access(token_file=str(file)), clock)
     looks: list[object] = []
     monkeypatch.setattr(credentials_module, "_sign", lambda paths: looks.append(paths))
-    clock.next_look()
+    clock.next_look(credentials)
     for _ in range(100):
-        credentials.metadata()
+        credentials.look()
 
     assert len(looks) == 1
+
+
+async def test_only_looks_read_files(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an event loop asks for never waits for a file system, however old the last look is."""
+    clock = Clock()
+    credentials = Credentials(Access(ca_file=authority.ca, token="t"), clock)
+    clock.now_s += 10 * credentials_module.LOOK_S
+    monkeypatch.setattr(credentials_module, "_sign", None)
+    credentials.metadata()
+    await credentials.open_aio_channel("127.0.0.1:1", []).close()
+    credentials.open_channel("127.0.0.1:1", []).close()
+
+    assert (credentials.version, credentials.is_due) == (1, True)
 
 
 def broken(folder: Path, authority: Authority) -> list[tuple[Access, str]]:

@@ -177,7 +177,7 @@ class Forwarder:
             call.cancel()
 
     async def _channel(self, address: str) -> grpc.aio.Channel:
-        key = address, self._credentials.taken_version
+        key = address, self._credentials.version
         channel = self._channels.pop(key, None)
         if channel is None:
             options = [
