@@ -44,9 +44,6 @@ def join_with_numbers(logs: Sequence[EventLog]) -> EventLog:
     return joined
 
 
-@pytest.mark.xfail(
-    reason="a round may begin after its stop, once its journal was moved", strict=True
-)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_journal_goes_into_shards_and_back(monkeypatch: pytest.MonkeyPatch) -> None:

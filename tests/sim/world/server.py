@@ -145,7 +145,11 @@ class Server:
         self._schedule(0)
 
     def hold_back(self, noticed_ms: int) -> None:
-        """Hold journal time back by this time, and let the core know; 0: nothing was noticed."""
+        """Hold journal time back by this time, and let the core know; 0: nothing was noticed.
+
+        A stall while the journal is written counts once: time is never before the latest batch.
+        """
+        noticed_ms = max(0, min(noticed_ms, self.now_ms() - self.kept_ms))
         self._held_back_ms += noticed_ms
         self.contacts.held_back(self.now_ms())
         if noticed_ms:
@@ -292,6 +296,7 @@ class Server:
         for input, _ in foreseen.stepped:
             self._step(input, turn)
         self._close(turn)
+        self.kept_ms = turn.now_ms
         return turn
 
     def _begin_turn(self, state: State, now_ms: int) -> Steps:
