@@ -215,7 +215,7 @@ class Coordinator:
             while True:
                 arrived = await self._wait()
                 began_ms = self._clock.now_ms()
-                await self._turn(arrived)
+                await self._turn(arrived, began_ms)
                 # The process may also have been stopped in the middle of the turn. While it answers
                 # readers it is busy, not stopped.
                 self._notice_stall(began_ms + self._reading_ns // 1_000_000)
@@ -263,8 +263,8 @@ class Coordinator:
             self._stalled_ms += late_ms
             log.warning("coordinator_stalled", late_ms=late_ms)
 
-    async def _turn(self, arrived: Sequence[Item]) -> None:
-        now_ms, turn = self._clock.now_ms(), Turn()
+    async def _turn(self, arrived: Sequence[Item], now_ms: int) -> None:
+        turn = Turn()
         self._measure(now_ms, turn)
         heard, self._heard = self._heard, {}
         for beat, heard_ms in heard.values():

@@ -20,7 +20,11 @@ from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
 
-WAITING = inputs.CreateJob(JobId("job"), JobSpec(min_nodes=2, max_nodes=2), request_id="r")
+READS = 40
+"""Of the clock, within which each part of several turns lies."""
+STALL_MS = 2_000
+SPEC = JobSpec(min_nodes=2, max_nodes=2)
+WAITING = inputs.CreateJob(JobId("job"), SPEC, request_id="r")
 
 
 class SteppedClock(JournalClock):
@@ -33,6 +37,23 @@ class SteppedClock(JournalClock):
 
     def hold_back(self, stalled_ms: int) -> None:
         pass
+
+
+class StallingClock(SteppedClock):
+    """Jumps at one reading, as if the process had been suspended just before it."""
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def now_ms(self) -> int:
+        self.reads -= 1
+        if not self.reads:
+            self.ms += STALL_MS
+        return self.ms
+
+    def hold_back(self, stalled_ms: int) -> None:
+        self.ms -= stalled_ms
 
 
 class KeptJournal(MemoryJournal):
@@ -63,9 +84,11 @@ async def live(
     *inputs_: inputs.Request,
     seconds: int,
     jump_ms: int = 0,
+    clock: SteppedClock | None = None,
 ) -> tuple[KeptJournal, State]:
     """Take a turn each quarter of a second; the wall clock may be set in the middle."""
-    clock, journal, state, unix_ms = SteppedClock(), KeptJournal(), State("c", 1), 1_000_000
+    clock = SteppedClock() if clock is None else clock
+    journal, state, unix_ms = KeptJournal(), State("c", 1), 1_000_000
     monkeypatch.setattr(shell, "wall_ms", lambda: unix_ms + clock.ms)
     coordinator = Coordinator(
         state,
@@ -79,7 +102,7 @@ async def live(
         for one in inputs_:
             await coordinator.ask(one, lambda state, now_ms: None)
         for quarter in range(1, 4 * seconds + 1):
-            clock.ms = 250 * quarter
+            clock.ms += 250
             if quarter == 2 * seconds:
                 unix_ms += jump_ms
             await coordinator.read(lambda state, now_ms: None)
@@ -114,3 +137,14 @@ async def test_wall_clock_that_is_set_is_logged(monkeypatch: pytest.MonkeyPatch)
     assert [1_000, 2_000] == journal.batches_ms[-2:]
     jumps = [line["by_s"] for line in lines if line["event"] == "wall_clock_jumped"]
     assert len(jumps) == 1 and 3_590 < jumps[0] < 3_610
+
+
+async def test_batch_is_never_before_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in a turn the process is suspended: verify would refuse such a journal."""
+    jobs = [inputs.CreateJob(JobId(name), SPEC, request_id=name) for name in "abcd"]
+    for reads in range(1, READS):
+        clock = StallingClock(reads)
+        journal, _ = await live(monkeypatch, *jobs, seconds=1, clock=clock)
+
+        assert clock.reads < 0
+        assert sorted(journal.batches_ms) == journal.batches_ms, f"stalled at reading {reads}"
