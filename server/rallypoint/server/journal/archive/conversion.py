@@ -138,19 +138,18 @@ def _log_of(log: EventLog, jobs: Mapping[JobId, JobEvents], events: Sequence[Eve
 
 
 def _join(parts: Sequence[_Known]) -> _Known:
-    """Return what all journals hold together, by the clock that is ahead of all others."""
-    unix_ms = max(part.unix_ms for part in parts)
-    clocks = [part.now_ms + unix_ms - part.unix_ms for part in parts]
-    now_ms = max(clocks)
-    memories = [
-        _moved(part.memory, now_ms - clock_ms) for part, clock_ms in zip(parts, clocks, strict=True)
-    ]
+    """Return what all journals hold together, by the clock that is ahead of all others.
+
+    The latest batches of all become one moment: since its own, no time has passed for a shard.
+    """
+    ahead = max(parts, key=lambda part: part.now_ms)
+    memories = [_moved(part.memory, ahead.now_ms - part.now_ms) for part in parts]
     jobs = sorted(
         (job for memory in memories for job in memory.jobs.values()),
         key=lambda job: (job.opened_ms, job.job_id),
     )
     joined = replace(
-        memories[clocks.index(now_ms)],  # whose own clock is the one of all
+        ahead.memory,
         epoch=max(memory.epoch for memory in memories),
         since_epoch=max(memory.since_epoch for memory in memories),
         jobs={job.job_id: job for job in jobs},
@@ -162,7 +161,7 @@ def _join(parts: Sequence[_Known]) -> _Known:
         events=_renumber([memory.events for memory in memories]),
         gone=_join_gone([memory.gone for memory in memories]),
     )
-    return _Known(joined, now_ms, unix_ms)
+    return _Known(joined, ahead.now_ms, max(part.unix_ms for part in parts))
 
 
 _Key = TypeVar("_Key")
