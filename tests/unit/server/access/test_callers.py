@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,26 @@ async def test_forged_token_of_a_worker_is_refused(tmp_path: Path, lines: list[A
     assert [("unknown", "ACCESS_TOKEN_INVALID"), ("unknown", "UNAUTHENTICATED")] == [
         (line["caller"], line["outcome"]) for line in audit_of(lines)
     ]
+
+
+async def test_forged_name_of_a_worker_is_not_logged(tmp_path: Path, lines: list[Any]) -> None:
+    """Anyone can write the name of a job into a token, and a long one."""
+    name = "j" * 4_000
+    job = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
+    forged = ((WORKER_TOKEN_KEY, f"1.1.{job}.{'0' * 64}"),)
+    async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
+        stub = keys_grpc.KeyValueServiceStub(channel)
+        for metadata in (forged, (*bearer(VIEWER), *forged)):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await stub.PutKey(
+                    keys_pb2.PutKeyRequest(job_id="job", key="k", request_id="r"),
+                    timeout=LIMIT_S,
+                    metadata=metadata,
+                )
+            assert grpc.StatusCode.PERMISSION_DENIED is raised.value.code()
+
+    assert ["unknown"] * 2 == [line["caller"] for line in audit_of(lines)]
+    assert "jjjj" not in str(lines)
 
 
 async def test_forged_tokens_of_workers_are_limited(

@@ -401,14 +401,15 @@ class Gate:
             assert entry.caller is not None
             self.audit.revoke(entry.call, entry.caller, refused.reason)
             return
-        self.audit.refuse(entry.call, refused.callers, refused.reason)
+        callers = () if entry.is_claim else refused.callers  # anyone can write a name into a token
+        self.audit.refuse(entry.call, callers, refused.reason)
         if refused.is_unknown:
             self._attempts.fail(entry.call.host, self._clock_s())
 
     def _note_end(self, entry: Entry, row: Row, outcome: str) -> None:
         callers = () if entry.caller is None else (entry.caller,)
         if outcome in (_NO_PROOF if entry.is_claim else _REFUSED) and not entry.is_forwarded:
-            if entry.is_claim:  # anyone can write a name into a token
+            if entry.is_claim:  # as above
                 callers = ()
             self.audit.refuse(entry.call, callers, outcome)
             if row.checks_worker:
