@@ -96,6 +96,7 @@ class Coordinator:
         *,
         announces: bool,
         is_shared: bool = False,
+        may_log: Callable[[inputs.Input], bool] = lambda input: True,
     ) -> None:
         """Take ownership of `state`; `run` does the work.
 
@@ -106,6 +107,7 @@ class Coordinator:
             clock: journal time.
             announces: whether to log what happens to jobs.
             is_shared: whether another coordinator may own this part of the jobs next.
+            may_log: whether there is room in the log for a line about a refused input.
         """
         self._state = state
         self._stepper = Stepper(state)
@@ -113,6 +115,7 @@ class Coordinator:
         self._outlet = outlet
         self._clock = clock
         self._announces = announces
+        self._may_log = may_log
         self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
         """Heartbeats since the last turn: the newest of each session, and when it arrived."""
         self._inbox = Inbox()
@@ -374,7 +377,7 @@ class Coordinator:
         refusal = self._stepper.step(input, now_ms, turn)
         if refusal is not None and refusal.kind is not RefusalKind.INTERNAL:
             with _containing():
-                _log_refusal(self._state, input, refusal)
+                _log_refusal(self._state, input, refusal, self._may_log)
         return refusal
 
     def _is_open(self, job_id: JobId) -> bool:
@@ -427,15 +430,15 @@ def _date_exits(input: inputs.Input, now_ms: int) -> inputs.Input:
             return input
 
 
-def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
+def _log_refusal(
+    state: State, input: inputs.Input, refusal: Refusal, may_log: Callable[[inputs.Input], bool]
+) -> None:
     """Log a refused input with its node and the fields that it disagrees about."""
     facts = dict(refusal.facts)
     facts.pop("session", None)  # only its agent may know the id of a session
     if isinstance(input, inputs.Hello):
         facts["node"] = input.identity.name
-    elif not isinstance(
-        input, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request
-    ):
+    elif not isinstance(input, inputs.Senderless):
         node = state.nodes.get(input.sender.session)
         facts |= {} if node is None else {"node": node.name}
     if refusal.differences:
@@ -443,9 +446,10 @@ def _log_refusal(state: State, input: inputs.Input, refusal: Refusal) -> None:
     # After a broken connection, late messages of the old one are normal. Workers learn of a refusal
     # themselves, and one that is wrong may be refused for ever.
     is_quiet = refusal.kind in _LATE or isinstance(input, inputs.Arrive | inputs.WriteKeys)
-    (log.debug if is_quiet else log.info)(
-        "input_refused", input=type(input).__name__, why=refusal.kind.value, **facts
-    )
+    if is_quiet or may_log(input):
+        (log.debug if is_quiet else log.info)(
+            "input_refused", input=type(input).__name__, why=refusal.kind.value, **facts
+        )
 
 
 def _announce(effects: Sequence[Effect]) -> None:

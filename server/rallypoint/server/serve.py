@@ -123,7 +123,7 @@ async def serving(settings: Settings) -> AsyncIterator[Running]:
 async def _serving(
     settings: Settings, journal: Journal, protected: Protected, failed: asyncio.Future[None]
 ) -> AsyncIterator[Running]:
-    shared = share(protected.facts)
+    shared = share(protected.facts, protected.lines)
     shard = await open_shard(
         0,
         journal,

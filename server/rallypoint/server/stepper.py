@@ -31,9 +31,7 @@ log = get_logger()
 
 _CHECKED_WHOLE = frozenset({"round_sealed", "round_adopted", "round_stopped"})
 """Events after which the whole job is checked, not only the parts that the step touched."""
-_WITHOUT_SENDER = (
-    inputs.Hello | inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request
-)
+_WITHOUT_SENDER = inputs.Hello | inputs.Senderless
 
 
 class Turn(Struct):

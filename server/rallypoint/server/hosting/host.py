@@ -185,7 +185,7 @@ async def hosting(
     Raises:
         CannotListen: when the port is in use, or the address is not this host's.
     """
-    shared = share(protected.facts)
+    shared = share(protected.facts, protected.lines)
     host = Host(settings, shared, is_sure, halted)
     forwarder = Forwarder(directory, protected.peers)
     interceptors = [Interceptor(protected.gate, shared.peers)]

@@ -24,6 +24,7 @@ from rallypoint.server.rpc.guards.access.auth.rules import EVERY_CERTIFICATE, Ru
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
+from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.wire.access import Access, AccessFailed
 from rallypoint.wire.certificate_dates import CertificateDates
 from rallypoint.wire.credentials import READABLE, Credentials, find_readable
@@ -32,6 +33,8 @@ log = get_logger()
 
 LOOK_S = 1.0
 """Pause between two looks at the files."""
+LINES_LOOK_S = 10.0
+"""Pause between two looks whether lines of the log were left out in a minute that is over."""
 
 
 class ProtectionInvalid(Exception):
@@ -78,6 +81,8 @@ class Protected(Struct):
     """For TLS; None: connections are plain."""
     peers: Credentials | None = None
     """For connections to other coordinators; None: they are plain."""
+    lines: Lines | None = None
+    """Counts the lines of the log that each host causes; None: each part does for itself."""
 
 
 UNPROTECTED = Protected()
@@ -149,27 +154,29 @@ async def protecting(
     Raises:
         ProtectionInvalid: when a file or the token is of no use.
     """
-    if settings.facts == OPEN:
-        yield UNPROTECTED
-        return
-    handshakes = Handshakes(time.monotonic)
-    try:
-        protected, looks = await asyncio.to_thread(_prepare, settings, handshakes)
-    except (AccessFailed, AuthFileInvalid, RulesInvalid) as error:
-        raise ProtectionInvalid(str(error)) from error
+    lines = Lines(time.monotonic)
+    protected, looks = Protected(lines=lines), list[Look]()
+    if settings.facts != OPEN:
+        try:
+            protected, looks = await asyncio.to_thread(_prepare, settings, lines)
+        except (AccessFailed, AuthFileInvalid, RulesInvalid) as error:
+            raise ProtectionInvalid(str(error)) from error
     try:
         async with Background(failed) as background:
-            background.start(keep_looking(looks, LOOK_S))
+            background.start(keep_looking([lines.look], LINES_LOOK_S))
+            if looks:
+                background.start(keep_looking(looks, LOOK_S))
             yield protected
     finally:
         if protected.gate is not None:
             protected.gate.close()
+        lines.close()
 
 
-def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Protected, list[Look]]:
+def _prepare(settings: ProtectionSettings, lines: Lines) -> tuple[Protected, list[Look]]:
     """Return the protection, and what looks at its files once a second."""
-    facts = settings.facts
-    protected, looks = Protected(facts), list[Look]()
+    facts, handshakes = settings.facts, Handshakes(time.monotonic)
+    protected, looks = Protected(facts, lines=lines), list[Look]()
     if facts.tls:
         own = Access(
             is_tls=True,
@@ -194,6 +201,6 @@ def _prepare(settings: ProtectionSettings, handshakes: Handshakes) -> tuple[Prot
             if settings.auth_file:  # a token alone never changes
                 looks.append(partial(asyncio.to_thread, source.look))
         seen = handshakes if facts.tls else None
-        protected.gate = Gate(source, seen, audits=settings.audits)
+        protected.gate = Gate(source, seen, lines=lines, audits=settings.audits)
         looks.append(protected.gate.look)
     return protected, looks

@@ -29,6 +29,7 @@ from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.events.service import EventService
 from rallypoint.server.rpc.guards.access.caller import WorkerRound
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
+from rallypoint.server.rpc.guards.lines import Kind, Lines
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
@@ -89,9 +90,9 @@ class Shared(Struct, frozen=True):
     """Of the coordinator."""
 
 
-def share(protection: Protection = OPEN) -> Shared:
-    """Return what the shards of a new coordinator share."""
-    return Shared(Pace(), Peers(), Together(), protection)
+def share(protection: Protection = OPEN, lines: Lines | None = None) -> Shared:
+    """Return what the shards of a new coordinator share; `lines` counts lines of the log."""
+    return Shared(Pace(), Peers(lines), Together(), protection)
 
 
 class Shard:
@@ -188,6 +189,7 @@ async def open_shard(
         *(state, journal, outboxes, begun.clock),
         announces=settings.announces,
         is_shared=settings.is_shared,
+        may_log=lambda input: shared.peers.lines.allow(outboxes.hosts_of(input), Kind.OTHER),
     )
     outboxes.epoch = state.epoch
     tokens = WorkerTokens(journal.identity, journal.secret)

@@ -24,6 +24,7 @@ from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import limit_status, lost_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
@@ -205,7 +206,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
             while (envelope := await context.read()) is not _EOF:
                 await self.connections.take(connection, envelope)
         except InvalidMessage as invalid:
-            log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
+            if may_log():
+                log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
             outbox.finish(invalid_status(invalid.path, invalid.problem))
             return
         except grpc.aio.UsageError:
@@ -236,7 +238,8 @@ class AgentService(agent_grpc.AgentServiceServicer):
                         await context.write(answer)
                         self._stalls.end(scope)
         except TimeoutError:
-            log.warning("write_timed_out")
+            if may_log():
+                log.warning("write_timed_out")
             outbox.finish(lost_status())
         finally:
             self._stalls.end(scope)

@@ -31,7 +31,8 @@ from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.callers import as_made
 from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
-from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers
+from rallypoint.server.rpc.guards.lines import Lines, bind_caller, may_log
+from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, hosts_of
 from rallypoint.server.rpc.guards.requests import (
     RECEIVED,
     Received,
@@ -86,7 +87,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         """
         self._wrapped: dict[str, _Handler] = {}
         self._enter: _Enter = _let_in if gate is None else gate.entering
-        self._find: _Find = partial(as_made, peers or Peers())
+        peers = peers or Peers()
+        self._find: _Find = partial(as_made, peers)
+        self._lines = peers.lines
         self._requests = Requests()
         self._garbage = Garbage()
 
@@ -103,7 +106,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            parts = _Method(method, self._enter, self._find, self._requests, self._garbage)
+            parts = _Method(
+                *(method, self._enter, self._find),
+                *(self._requests, self._garbage, self._lines),
+            )
             wrapped = self._wrapped[method] = _wrap(parts, handler)
         return wrapped
 
@@ -116,6 +122,7 @@ class _Method(Struct, frozen=True):
     find: _Find
     requests: Requests
     garbage: Garbage
+    lines: Lines
 
     @property
     def bytes_max(self) -> int:
@@ -138,6 +145,7 @@ class _Method(Struct, frozen=True):
         """
         context = self.find(self.path, context)
         _bind_call(self.path, context)
+        bind_caller(self.lines, hosts_of(context.peer()))
         received = Received()
         RECEIVED.set(received)
         try:
@@ -281,8 +289,10 @@ def _to_end(error: Exception, context: _Context, method: str) -> Status | Except
     problem = next(filter(None, map(_find_problem, causes)), "")
     if problem:
         # What anyone may call must not let anyone fill the log.
-        note = log.warning if POLICY.get(method, CLOSED).roles else log.debug
-        note("message_rejected", path="message", problem=problem)
+        if POLICY.get(method, CLOSED).is_open:
+            log.debug("message_rejected", path="message", problem=problem)
+        elif may_log():
+            log.warning("message_rejected", path="message", problem=problem)
         return invalid_status("message", problem)
     if context.done() and all(isinstance(cause, _AFTER_THE_END) for cause in causes):
         return error  # the peer has gone; gRPC expects this and sends nothing

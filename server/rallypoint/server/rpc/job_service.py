@@ -40,6 +40,7 @@ from rallypoint.server.rpc.errors import (
     stalled_status,
     unknown_job_status,
 )
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.answers import Answers
@@ -315,7 +316,8 @@ class JobService(service_grpc.JobServiceServicer):
 
                 yield write
         except TimeoutError:
-            log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+            if may_log():
+                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
             await abort_with(context, stalled_status(STALL_S_MAX))
 
     async def _render(self, watched: Watched) -> Rendering:

@@ -32,7 +32,7 @@ from rallypoint.server.core.messages.effects import (
     Welcome,
     WriteAnswered,
 )
-from rallypoint.server.core.messages.inputs import JobBroken
+from rallypoint.server.core.messages.inputs import Hello, Input, JobBroken, Senderless
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
@@ -98,6 +98,8 @@ class Outbox(Struct):
     """The core has refused its Hello, so its end means nothing to the session."""
     has_left: bool = False
     """The node's Goodbye is in the journal: the stream ends after its acknowledgement."""
+    hosts: tuple[str, ...] = ()
+    """That it counts for in the limits; empty: they are not known."""
 
     def acknowledge_heartbeat(self, number: int) -> None:
         """Note a heartbeat that has to be answered."""
@@ -159,6 +161,15 @@ class Outboxes:
         else:
             self._opened[key] = outbox
         return outbox
+
+    def hosts_of(self, input: Input) -> tuple[str, ...]:
+        """Return the hosts of the agent that has sent an input; empty: none has, or it is gone."""
+        outbox = None
+        if isinstance(input, Hello):
+            outbox = self._opened.get((input.identity.session, input.connection))
+        elif not isinstance(input, Senderless):
+            outbox = self._by_session.get(input.sender.session)
+        return () if outbox is None else outbox.hosts
 
     def withdraw(self, outbox: Outbox) -> None:
         """Forget a new connection whose Hello could not be submitted."""

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting import protecting
-from rallypoint.server.rpc.guards.access import audit
+from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.audit import NO_CALL
 from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -106,7 +106,7 @@ FIRST = {
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Return the events that are logged, as they come, without a limit."""
-    monkeypatch.setattr(audit, "REFUSALS_PER_MINUTE_MAX", 1_000)
+    monkeypatch.setattr(limits, "LINES_PER_MINUTE_MAX", 1_000)
     with capture_logs(processors=[merge_context]) as lines:
         yield lines
 

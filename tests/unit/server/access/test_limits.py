@@ -1,4 +1,4 @@
-"""What a host may do without a valid token is limited, in calls and in lines of the log."""
+"""What a host may do without a valid token is limited."""
 
 from __future__ import annotations
 
@@ -16,19 +16,10 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.hosting.listening import raise_file_limit
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
-from rallypoint.server.rpc.guards.access.audit import MINUTE_S, REFUSALS_PER_MINUTE_MAX, Audit, Call
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from support.access.protected import protected_site
 from support.core.served import LIMIT_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def fail_often(attempts: Attempts, host: str, now_s: float) -> int:
@@ -65,39 +56,6 @@ def test_hosts_that_fail_are_forgotten() -> None:
 
     assert ATTEMPTS_PER_MINUTE_MAX == fail_often(attempts, "a", 0)
     assert ATTEMPTS_PER_MINUTE_MAX > fail_often(attempts, f"host{HOSTS_MAX - 1}", 0)
-
-
-def test_lines_of_a_host_are_limited() -> None:
-    """After the limit there is one line a minute, with the number of the others."""
-    clock = Clock()
-    audit = Audit(clock)
-    call = Call("/rallypoint.v1.JobService/GetJob", "ipv4:10.0.0.1:1", "10.0.0.1", "job")
-    other = Call(call.method, "ipv4:10.0.0.2:1", "10.0.0.2", "job")
-    with capture_logs() as lines:
-        for _ in range(REFUSALS_PER_MINUTE_MAX + 7):
-            audit.refuse(call, (), "ACCESS_TOKEN_INVALID")
-        audit.refuse(other, (), "ACCESS_TOKEN_INVALID")
-        audit.flush()
-        clock.now_s += MINUTE_S
-        audit.flush()
-        audit.flush()
-
-    events = [line["event"] for line in lines]
-    assert ["audit"] * (REFUSALS_PER_MINUTE_MAX + 1) + ["audit_shortened"] == events
-    assert ("10.0.0.1", 7) == (lines[-1]["host"], lines[-1]["more_refusals"])
-
-
-def test_last_refusals_are_counted_at_the_end() -> None:
-    """Also when the minute is not over."""
-    audit = Audit(Clock())
-    call = Call("/rallypoint.v1.JobService/GetJob", "ipv4:10.0.0.1:1", "10.0.0.1", "job")
-    with capture_logs() as lines:
-        for _ in range(REFUSALS_PER_MINUTE_MAX + 1):
-            audit.refuse(call, (), "ACCESS_TOKEN_INVALID")
-        audit.close()
-        audit.close()
-
-    assert [1] == [line["more_refusals"] for line in lines if line["event"] == "audit_shortened"]
 
 
 async def test_what_anyone_may_call_is_limited(

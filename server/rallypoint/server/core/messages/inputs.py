@@ -382,4 +382,6 @@ Report = (
     | NewerReport
 )
 Request = Operation | Arrive | WriteKeys | Progressed
-Input = Hello | Heartbeat | Report | Broken | Request | TimePassed | Stalled | JobBroken
+Senderless = Request | TimePassed | Stalled | JobBroken
+"""What no agent has sent."""
+Input = Hello | Heartbeat | Report | Broken | Senderless

@@ -26,6 +26,7 @@ from rallypoint.server.rpc.events.reading import (
     watch_answer,
 )
 from rallypoint.server.rpc.events.waits import EventWatch
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
@@ -98,7 +99,8 @@ class EventService(events_grpc.EventServiceServicer):
             async with asyncio.timeout(None) as scope:
                 await self._send_all(asked, place, watch, scope, context)
         except TimeoutError:
-            log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+            if may_log():
+                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
             await abort_with(context, stalled_status(STALL_S_MAX))
         finally:
             self._waits.leave(watch)

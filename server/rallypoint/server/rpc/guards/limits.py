@@ -58,5 +58,9 @@ REFLECTIONS_PER_HOST_MAX = 64
 """Streams of one host that ask for the contract. A tool opens one, for a moment."""
 HOSTS_MAX = 4_096
 """Hosts without streams whose new sessions are still counted."""
+LINES_PER_MINUTE_MAX = 30
+"""Lines of the log of each kind that a host may cause, as far as they are not about its jobs."""
+LINES_PER_RELAY_MAX = 10 * LINES_PER_MINUTE_MAX
+"""The same for all hosts together that a relay names: a rack may start at once."""
 WARNED_S_MIN = 60.0
 """Shortest time between two warnings in the log about one host."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.lines import Lines
 
 log = get_logger()
 
@@ -83,8 +85,9 @@ class _Host(Struct):
 class Peers:
     """What every host uses."""
 
-    def __init__(self) -> None:
-        """Start without streams."""
+    def __init__(self, lines: Lines | None = None) -> None:
+        """Start without streams; `lines` counts lines of the log, None: of these hosts alone."""
+        self.lines = lines or Lines(time.monotonic)
         self._hosts: dict[str, _Host] = {}
         """Hosts with streams."""
         self._idle: dict[str, _Host] = {}
@@ -136,7 +139,7 @@ class Peers:
         Raises:
             LimitExceeded: when a host has as many streams as it may have.
         """
-        stream = Stream(tuple(dict.fromkeys((host_of(peer), connected_host(peer)))))
+        stream = Stream(hosts_of(peer))
         with ExitStack() as counted:
             for host in stream.hosts:
                 counted.enter_context(self._streaming(host, now_s))
@@ -297,6 +300,11 @@ def host_of(peer: str) -> str:
         return f"{host_of(named)}{VIA}{host_of(relay)}"
     kind, _, rest = peer.partition(":")
     return _show_address(rest.rpartition(":")[0]) if kind in ("ipv4", "ipv6") else peer
+
+
+def hosts_of(peer: str) -> tuple[str, ...]:
+    """Return the hosts that a peer counts for: its own, and that of the relay that has named it."""
+    return tuple(dict.fromkeys((host_of(peer), connected_host(peer))))
 
 
 def connected_host(peer: str) -> str:

@@ -19,6 +19,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
 from rallypoint.server.rpc.errors import limit_status, refusal_status, stalled_status
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.keys import views
@@ -182,7 +183,8 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
             async with asyncio.timeout(None) as scope:
                 await self._send_changes(cursor, answer, scope, context)
         except TimeoutError:
-            log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+            if may_log():
+                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
             await abort_with(context, stalled_status(STALL_S_MAX))
         finally:
             cursor.end()

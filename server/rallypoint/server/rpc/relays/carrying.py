@@ -28,6 +28,7 @@ from rallypoint.server.rpc.errors import ended_status, full_status, limit_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.lines import Kind, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import (
     RETRY_S,
     LimitExceeded,
@@ -117,7 +118,8 @@ class Carrying:
             return self._writer.end
         finally:
             self._looking.cancel()
-            log.info("relay_disconnected", agents=len(self._seats))
+            if may_log():
+                log.info("relay_disconnected", agents=len(self._seats))
             await note_ends((*self._ends.late, *self._seats.remove_all()))
 
     async def _begin(self) -> Status | None:
@@ -133,7 +135,8 @@ class Carrying:
             return invalid_status("protocol_version", "the first message has it, and nothing else")
         if self._entry is not None:
             self._entry.note_joined()
-        log.info("relay_connected")
+        if may_log():
+            log.info("relay_connected")
         self._writer.answer_sign_of_life()
         return None
 
@@ -158,7 +161,7 @@ class Carrying:
                     await self._seats.wait_for_room()
                     await self._take(entry)
         except InvalidMessage as invalid:
-            self._writer.stop(_reject(invalid))
+            self._writer.stop(_reject(invalid, is_logged=may_log()))
         except grpc.aio.UsageError:
             pass  # the stream is gone
 
@@ -199,7 +202,7 @@ class Carrying:
             # What it binds to the log is of this agent alone.
             seat = copy_context().run(self._admit, entry, held)
         except InvalidMessage as invalid:
-            seat = _reject(invalid)
+            seat = _reject(invalid, is_logged=may_log())
         except LimitExceeded as exceeded:
             seat = limit_status(exceeded)
         except AccessRefused as refused:
@@ -256,6 +259,7 @@ class Carrying:
         if isinstance(found, Status):
             return found
         stream = held.enter_context(self._peers.stream(peer, time.monotonic()))
+        bind_caller(self._peers.lines, stream.hosts)
         stream.holder = "" if entry is None else entry.holder
         opened = found.connections.open(first, stream, lambda: self._seats.flag(number))
         if isinstance(opened, Status):
@@ -284,7 +288,9 @@ class Carrying:
             if report is not None:
                 await self._room.submit(seat.place.connections.coordinator, report)
         except InvalidMessage as invalid:
-            outbox.finish(_reject(invalid, session_id=show_session(outbox.session)))
+            is_logged = self._peers.lines.allow(outbox.hosts, Kind.OTHER)
+            session_id = show_session(outbox.session)
+            outbox.finish(_reject(invalid, is_logged=is_logged, session_id=session_id))
         except DecodeError:
             outbox.finish(invalid_status("message", "cannot be decoded"))
         except InboxFull:
@@ -317,13 +323,15 @@ class Carrying:
             seat.connection.outbox.ended = True
             self._seats.note_due(seat.number)
         if self._silent >= SILENT_LOOKS:
-            log.warning("relay_timed_out", agents=len(self._seats), why="it says nothing")
+            if may_log():
+                log.warning("relay_timed_out", agents=len(self._seats), why="it says nothing")
             self._writer.stop(silent_status(f"nothing arrived for {SILENT_LOOKS * LOOK_S:g} s"))
         else:
             self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
 
-def _reject(invalid: InvalidMessage, **agent: str) -> Status:
-    """Log a message that breaks the contract; return the status that says so."""
-    log.warning("message_rejected", path=invalid.path, problem=invalid.problem, **agent)
+def _reject(invalid: InvalidMessage, *, is_logged: bool, **agent: str) -> Status:
+    """Log a message that breaks the contract, or not; return the status that says so."""
+    if is_logged:
+        log.warning("message_rejected", path=invalid.path, problem=invalid.problem, **agent)
     return invalid_status(invalid.path, invalid.problem)

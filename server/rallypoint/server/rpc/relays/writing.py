@@ -19,6 +19,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.errors import ended_status, lost_status
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
 from rallypoint.server.rpc.relays.room import Ends
 from rallypoint.server.rpc.relays.seats import Explanation, Seat, Seats, note_bug
@@ -82,7 +83,8 @@ class Writer:
                     for task in self._explaining.values():
                         task.cancel()
         except* TimeoutError:
-            log.warning("write_timed_out", agents=len(seats))
+            if may_log():
+                log.warning("write_timed_out", agents=len(seats))
             self.stop(lost_status())
 
     async def _write_due(self) -> None:

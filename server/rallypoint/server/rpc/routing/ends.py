@@ -10,6 +10,7 @@ from typing import Any
 from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.errors import stalled_status
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.routing.forwarding import CallFailed
 from rallypoint.server.rpc.routing.marks import Context
 from rallypoint.server.rpc.status import abort_with, invalid_status
@@ -34,7 +35,8 @@ async def ending(context: Context) -> AsyncIterator[None]:
     except InvalidMessage as invalid:
         await abort_with(context, invalid_status(invalid.path, invalid.problem))
     except _Stalled:
-        log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+        if may_log():
+            log.warning("watcher_stalled", limit_s=STALL_S_MAX)
         await abort_with(context, stalled_status(STALL_S_MAX))
 
 

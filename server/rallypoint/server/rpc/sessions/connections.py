@@ -26,6 +26,7 @@ from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import protocol_status
 from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.beats import Beats
+from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.status import invalid_status
@@ -109,7 +110,8 @@ class Connections:
             )
             hello = to_hello(first, self.clock_ms(), self.envelopes.tokens.is_proof)
         except InvalidMessage as invalid:
-            log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
+            if may_log():
+                log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
             return invalid_status(invalid.path, invalid.problem)
         except UnsupportedProtocol as unsupported:
             return protocol_status(unsupported.lowest, unsupported.highest)
@@ -124,6 +126,7 @@ class Connections:
             to_terms(first.hello),
             wake(),
         )
+        outbox.hosts = stream.hosts
         return Connection(hello, outbox, stream) if outbox.end is None else outbox.end
 
     def clock_ms(self) -> int:
@@ -249,4 +252,5 @@ async def _submit_ends(coordinator: Coordinator, ended: Sequence[inputs.Broken])
 def note_dropped(streams: int) -> None:
     """Log that the core does not learn of the ends of streams."""
     why = "the inbox is full; the lease ends the session"
-    log.warning("stream_end_dropped", why=why, streams=streams)
+    if may_log():
+        log.warning("stream_end_dropped", why=why, streams=streams)

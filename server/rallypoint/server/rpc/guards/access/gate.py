@@ -36,6 +36,7 @@ from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
+from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.server.rpc.guards.peers import LimitExceeded, connected_host
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
@@ -154,7 +155,7 @@ class Entry:
     def note_joined(self) -> None:
         """Note that a node is let into its job."""
         assert self.caller is not None
-        self.gate.audit.allow(self.call, self.caller, "allowed")
+        self.gate.audit.admit(self.call, self.caller)
 
     def sign(self, shard: int) -> str:
         """Return the metadata that says who has made this call, for the owner of a shard."""
@@ -178,6 +179,7 @@ class Gate:
         handshakes: Handshakes | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         *,
+        lines: Lines | None = None,
         audits: bool = True,
     ) -> None:
         """Let those in that the rules name.
@@ -186,9 +188,10 @@ class Gate:
             source: of the rules.
             handshakes: notes connections without calls; None: there is no TLS.
             clock_s: returns monotonic time.
+            lines: counts lines of the log; None: of this gate alone.
             audits: whether calls that are allowed have audit lines.
         """
-        self.audit = Audit(clock_s, notes_allowed=audits)
+        self.audit = Audit(lines or Lines(clock_s), notes_allowed=audits)
         self.identities = Identities(_unix_ms)
         self.worker_tokens: WorkerTokens | None = None
         """Of the journal; None: it is not open yet."""
@@ -216,7 +219,6 @@ class Gate:
     async def look(self) -> None:
         """Do what is due once a second."""
         await self.check_streams()
-        self.audit.flush()
         if self._handshakes is not None:
             await asyncio.to_thread(self._handshakes.find)
             self._handshakes.look(self.audit)
@@ -225,7 +227,6 @@ class Gate:
         """Write the audit lines that are left: the coordinator ends."""
         if self._handshakes is not None:
             self._handshakes.close(self.audit)
-        self.audit.close()
 
     @contextmanager
     def entering(self, method: str, context: Context) -> Iterator[Entry | None]:
@@ -415,7 +416,7 @@ class Gate:
             if row.checks_worker:
                 self._count_refused(entry)
         elif row.is_change and entry.caller is not None and not entry.is_forwarded:
-            self.audit.allow(entry.call, entry.caller, outcome)
+            self.audit.change(entry.call, entry.caller, outcome)
 
     def _count_refused(self, entry: Entry) -> None:
         """Count a wrong token of a worker, which its servicer has refused already."""
