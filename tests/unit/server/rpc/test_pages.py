@@ -307,6 +307,32 @@ async def test_others_run_while_an_answer_is_built() -> None:
     assert 9 <= ended[0] <= ended[1] - 9
 
 
+async def test_what_arrives_waits_for_one_slice() -> None:
+    """A message takes several turns of the loop: it does not wait for a slice in each of them."""
+    slices = 0
+
+    def work() -> Iterator[None]:
+        nonlocal slices
+        for _ in range(10):
+            slices += 1
+            until_s = time.monotonic() + SLICE_S
+            while time.monotonic() < until_s:
+                pass
+            yield
+
+    async def exchange() -> int:
+        begun = slices
+        for _ in range(8):
+            await asyncio.sleep(0)
+        return slices - begun
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(Pace().drive(work()))
+        exchanged = tasks.create_task(exchange())
+
+    assert exchanged.result() <= 1
+
+
 async def test_views_show_more_and_more() -> None:
     """A summary, a job without its nodes, and the whole job, once and watched."""
     async with served() as server:
