@@ -1,16 +1,25 @@
-"""Simulated agents: real gRPC streams that speak the protocol, without processes behind them."""
+"""Simulated agents: real gRPC streams that speak the protocol, without processes behind them.
+
+As real ones do, they connect again when their stream breaks, say which round they hold, and repeat
+what the coordinator has not acknowledged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from rallypoint.agent.session.endings import BrokenStream, read_ending
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.wire.channel import client_options
@@ -24,6 +33,17 @@ SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
 
 FIRST_BEAT_S_MAX = 1.0
 """Longest time from the Welcome to the first heartbeat."""
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 2.0
+"""Bounds of the pause before another connection, as for real agents."""
+OUTAGE_S_MAX = 120.0
+"""An agent that has been without a Welcome for so long has failed."""
+_BREAKS = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What reads and writes raise when the stream has ended."""
+
+
+def show_break(number: int, why: str) -> None:
+    """Print that the stream of an agent has broken: a measurement may be void then."""
+    print(f"agent {number}: stream ended: {why}", file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)
@@ -61,6 +81,8 @@ class SimulatedAgent:
     """Put a mark before each message, for a server that parses nothing."""
     on_welcome: Callable[[], None] = lambda: None
     """Called when a Welcome has arrived."""
+    on_break: Callable[[int, str], None] = show_break
+    """Called with the agent's number, and why, when its stream has broken."""
     workers: int = 1
     """Workers that it pretends to start."""
     job_id: str = "rounds"
@@ -71,7 +93,16 @@ class SimulatedAgent:
     metadata: tuple[tuple[str, str], ...] = ()
     """Of its stream: its token, if it needs one."""
     session_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    connection: int = 0
     sequence: int = 0
+    acknowledged: int = 0
+    reports: list[agent_pb2.SessionRequest] = field(default_factory=list)
+    """Those that were not acknowledged, oldest first."""
+    welcome: agent_pb2.Welcome = field(default_factory=agent_pb2.Welcome)
+    """The last one."""
+    held: agent_pb2.RunOrder | None = None
+    """The round that runs here."""
+    revision: int = 0
     epoch: int = 0
     round: int = 0
     port: int = 10_000
@@ -101,23 +132,70 @@ class SimulatedAgent:
             address="127.0.0.1",
             local_world_size=self.workers,
             role="default",
-            ready=agent_pb2.Ready(round=0, master_port=self.port),
+            run=self.welcome.run,
+            coordinator_id=self.welcome.coordinator_id,
+            coordinator_durable=self.welcome.coordinator_durable,
+            resume_token=self.welcome.resume_token,
+            reports_acknowledged=self.acknowledged,
+            revision_applied=self.revision,
         )
+        if self.held is None:
+            hello.ready.CopyFrom(agent_pb2.Ready(round=self.round, master_port=self.port))
+        else:
+            running = [
+                node_pb2.Worker(local_rank=rank, pid=1, state=node_pb2.WORKER_STATE_RUNNING)
+                for rank in range(self.workers)
+            ]
+            state = node_pb2.NODE_STATE_STARTED
+            held = agent_pb2.HeldRound(order=self.held, state=state, workers=running)
+            hello.held.CopyFrom(held)
         return agent_pb2.SessionRequest(hello=hello)
 
     async def live(self, channel: grpc.aio.Channel) -> None:
-        """Take part until cancelled."""
+        """Take part until cancelled; connect again when the stream breaks.
+
+        Raises:
+            Exception: what `read_ending` returns, when another connection would not help.
+            BrokenStream: there was no Welcome for OUTAGE_S_MAX.
+        """
+        backoff_s, well_s = BACKOFF_S_MIN, time.monotonic()
+        while True:
+            self.welcomed.clear()
+            end = await self._converse(channel)
+            if not isinstance(end, BrokenStream):
+                raise end
+            if self.welcomed.is_set():
+                backoff_s, well_s = BACKOFF_S_MIN, time.monotonic()
+            elif time.monotonic() - well_s > OUTAGE_S_MAX:
+                raise end
+            self.on_break(self.number, str(end))
+            await asyncio.sleep(max(end.retry_s, random.uniform(backoff_s / 2, backoff_s)))
+            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    async def _converse(self, channel: grpc.aio.Channel) -> Exception:
+        """Take part on one stream; return what its end means for an agent."""
         session = channel.stream_stream(
             METHOD, request_serializer=self._pack, response_deserializer=self._unpack
         )
-        self.call = session(metadata=self.metadata)
+        self.connection += 1
+        call: Any = session(metadata=self.metadata)
+        self.call = call
         await self.say(self.hello(), numbered=False)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beat())
-            while (message := await self.call.read()) is not grpc.aio.EOF:
-                self.epoch = message.epoch
-                await self._take(message)
-            raise RuntimeError(f"agent {self.number}: {await self.call.details()}")
+            beats = tasks.create_task(self._beat())
+            with suppress(*_BREAKS):  # the status says why
+                while (message := await call.read()) is not grpc.aio.EOF:
+                    self.epoch = message.epoch
+                    self._forget(message.acknowledged)
+                    await self._take(message)
+            beats.cancel()
+        code, text = await call.code(), await call.details()
+        return read_ending(code, f"{code.name}: {text}", await call.trailing_metadata())
+
+    def _forget(self, acknowledged: int) -> None:
+        """Forget the reports that the coordinator has."""
+        self.acknowledged = max(self.acknowledged, acknowledged)
+        self.reports = [one for one in self.reports if one.sequence > self.acknowledged]
 
     def _pack(self, message: agent_pb2.SessionRequest) -> bytes:
         kind, packed = message.WhichOneof("message") or "", message.SerializeToString()
@@ -135,21 +213,24 @@ class SimulatedAgent:
             desired = message.desired
         elif message.HasField("welcome"):
             self.interval_s = to_ms(message.welcome.heartbeat_interval) / 1000
-            desired = message.welcome.desired
+            desired, self.welcome = message.welcome.desired, message.welcome
             self.welcomed.set()
             self.on_welcome()
+            for report in tuple(self.reports):
+                await self._write(report)
         elif message.acknowledgement.HasField("heartbeat_interval"):
             self.interval_s = to_ms(message.acknowledgement.heartbeat_interval) / 1000
             return
         else:
             return
+        self.revision = max(self.revision, desired.revision)
         if desired.HasField("run") and desired.run.header.number > self.round:
-            self.round = desired.run.header.number
+            self.round, self.held = desired.run.header.number, desired.run
             self.on_run()
             started = agent_pb2.Started(round=self.round, pids=[1] * self.workers)
             await self.say(agent_pb2.SessionRequest(started=started))
         elif desired.HasField("stop"):
-            self.port += 1
+            self.port, self.held = self.port + 1, None
             ready = agent_pb2.Ready(round=desired.stop.round, master_port=self.port)
             await self.say(agent_pb2.SessionRequest(ready=ready))
 
@@ -161,15 +242,20 @@ class SimulatedAgent:
         await self.say(agent_pb2.SessionRequest(exited=exited))
 
     async def say(self, message: agent_pb2.SessionRequest, *, numbered: bool = True) -> None:
-        """Send a message in its envelope."""
+        """Send a message in its envelope; a report is sent again until it is acknowledged."""
+        if numbered:
+            self.sequence += 1
+            message.sequence = self.sequence
+            self.reports.append(message)
+        await self._write(message)
+
+    async def _write(self, message: agent_pb2.SessionRequest) -> None:
         async with self.writing:
-            if numbered:
-                self.sequence += 1
-                message.sequence = self.sequence
             message.session_id = self.session_id
-            message.connection = 1
+            message.connection = self.connection
             message.epoch = self.epoch
-            await self.call.write(message)
+            with suppress(*_BREAKS):  # who reads learns why
+                await self.call.write(message)
 
     async def _beat(self) -> None:
         await self.welcomed.wait()

@@ -21,8 +21,10 @@ IDLE_MS_MAX = 300_000
 
 PENDING_CALLS_MAX = 2 * NODES_PER_JOB_MAX
 """New calls that may wait for the server to begin them: when the network fails, every agent of the
-largest job opens a stream in the same second, and its workers call. gRPC ends calls at random with
-CANCELLED when more than 1,000 wait, and all of them when 3,000 do."""
+largest job opens a stream in the same second, and its workers call. gRPC 1.76 has no such limit for
+connections of HTTP/2: 4,096 calls waited where 10 were allowed. Releases whose server is made of
+promises refuse calls at random when more than 1,000 wait. A call that has waited for 30 s ends as
+CANCELLED, whatever the limit; its client tries again."""
 
 
 def client_options() -> Options:

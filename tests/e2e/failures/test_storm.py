@@ -1,0 +1,48 @@
+"""All agents of a large job come in the same instant: each is served at once, none is ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STORM = Path(__file__).parents[3] / "benchmarks" / "storm.py"
+LIMIT_S = 240
+
+
+def storm(folder: Path, *argv: str) -> Any:
+    """Return the figures of a storm."""
+    figures = folder / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(STORM), *argv, "--json", str(figures)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(figures.read_text())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_every_agent_of_a_storm_is_welcome_at_its_first_try(tmp_path: Path) -> None:
+    """4,096 sessions reach the coordinator at once; no stream ends, least of all as CANCELLED."""
+    figures = storm(tmp_path, "--nodes=4096")
+
+    assert (figures["first_ends"], figures["held"]) == ({}, 4_096)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_simulated_agents_keep_their_round(tmp_path: Path) -> None:
+    """As real ones do, they come back when the coordinator is killed, and say what they hold."""
+    figures = storm(tmp_path, "--nodes=64", "--restart")
+
+    assert figures["held"] == 64
+    assert sum(figures["ends"].values()) >= 64
+    assert "CANCELLED" not in figures["ends"]
