@@ -52,7 +52,9 @@ def find_replacer(path: str | Path) -> str:
 def _walk(path: str | Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield all folders and links that a path leads through, as far as it exists, in order."""
     current, links = "/", 0
-    rest = os.path.join(os.getcwd(), path).split("/")[::-1]
+    # The working folder may be gone; then only paths that need it have none.
+    whole = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    rest = os.fspath(whole).split("/")[::-1]
     yield current, os.lstat(current)
     while rest:
         name = rest.pop()
@@ -136,7 +138,7 @@ def open_private(path: Path, flags: int) -> int:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
         if not is_trusted(status.st_uid):
             raise NotPrivate(f"{path} belongs to user {status.st_uid}")
-        if why := find_writer(status):
+        if why := find_writer(status, fd):
             raise NotPrivate(f"{why} can write {path}")
     except BaseException:
         os.close(fd)
@@ -144,13 +146,28 @@ def open_private(path: Path, flags: int) -> int:
     return fd
 
 
-def find_writer(status: os.stat_result) -> str:
-    """Return who can write a file beside its owner, one word or two; empty: none."""
+def find_writer(status: os.stat_result, place: int | str | Path) -> str:
+    """Return who can write a file beside its owner, a few words; empty: none.
+
+    Args:
+        status: of the file.
+        place: its descriptor or path.
+    """
     if status.st_mode & stat.S_IWOTH:
         return "everyone"
-    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+    if not status.st_mode & stat.S_IWGRP:
+        return ""
+    if not _is_private_group(status.st_gid):
         return f"group {status.st_gid}"
-    return ""
+    # With an access list, the rights of the group bound those of all whom it names.
+    return "a user of its access list" if _has_access_list(place) else ""
+
+
+def _has_access_list(place: int | str | Path) -> bool:
+    try:
+        return bool(os.getxattr(place, "system.posix_acl_access"))
+    except OSError:  # it has none, or its file system knows none
+        return False
 
 
 def is_trusted(owner: int) -> bool:
@@ -183,7 +200,7 @@ def _is_private_group(group: int) -> bool:
 def _find_folder_writer(folder: str, status: os.stat_result) -> str:
     if not is_trusted(status.st_uid):
         return f"{folder} belongs to user {status.st_uid}"
-    writer = "" if status.st_mode & stat.S_ISVTX else find_writer(status)
+    writer = "" if status.st_mode & stat.S_ISVTX else find_writer(status, folder)
     if not writer or os.statvfs(folder).f_flag & os.ST_RDONLY:
         return ""
     return f"{writer} can write {folder}"

@@ -263,7 +263,7 @@ def _read_secret(path: str) -> bytes:
         content, status = read_regular(path, FILE_BYTES_MAX)
     except FileUnusable as unusable:
         raise AccessFailed(str(unusable)) from None
-    if writer := find_writer(status):
+    if writer := find_writer(status, path):
         raise AccessFailed(f"{writer} can write {path}, which is a secret: run `chmod 600 {path}`")
     return content
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rallypoint.base.addresses import is_loopback
 from rallypoint.base.private_files import FILE_MODE, make_private_folder, open_private
 from rallypoint.base.user_folders import (
     find_state_home,
@@ -89,7 +88,8 @@ def find_token(endpoints: str) -> str:
         endpoints: `host:port`, or several with commas in between, which no agent serves.
     """
     host, _, port = endpoints.rpartition(":")
-    if not (is_loopback(host.strip("[]")) and port.isdecimal()):
+    # On its other addresses another user may listen at the same port.
+    if host != "127.0.0.1" or not port.isdecimal():
         return ""
     for find_home in (find_state_home, find_temporary_home):
         # A file that is missing, or that another user could have written, is none of an agent's.

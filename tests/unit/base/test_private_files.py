@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ from rallypoint.base.private_files import (
 STRANGER = 12_345
 """The number of no user."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    """Return an access list as the kernel keeps it, of (kind, rights, number of who)."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
 
 
 @pytest.fixture
@@ -143,3 +149,34 @@ def test_file_of_another_user_is_not_opened(place: Path) -> None:
 
     with pytest.raises(NotPrivate, match=f"theirs belongs to user {STRANGER}"):
         open_private(place / "theirs", os.O_RDWR | os.O_CREAT)
+
+
+def test_access_list_can_name_another_writer(place: Path) -> None:
+    """The rights of the group, which is the user's own, are then the bound of what it grants."""
+    path = place / "token"
+    path.write_text("t")
+    path.chmod(0o660)
+    os.close(open_private(path, os.O_RDONLY))
+    none = 0xFFFFFFFF
+    entries = ((1, 6, none), (2, 6, STRANGER), (4, 0, none), (0x10, 6, none), (0x20, 0, none))
+    try:
+        os.setxattr(path, "system.posix_acl_access", access_list(*entries))
+    except OSError:
+        pytest.skip("this file system has no access lists")
+
+    with pytest.raises(NotPrivate, match=r"^a user of its access list can write "):
+        open_private(path, os.O_RDONLY)
+
+
+def test_absolute_path_needs_no_working_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be gone: a batch job's, or one in a folder that is cleaned."""
+    gone = place / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert find_replacer(place / "file") == ""
+    with pytest.raises(FileNotFoundError):
+        find_replacer("file")

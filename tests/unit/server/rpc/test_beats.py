@@ -7,31 +7,42 @@ import asyncio
 import pytest
 
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.rpc.guards.beats import BEATS_PER_INTERVAL, Beats
+from rallypoint.server.rpc.guards.beats import BEATS_PER_INTERVAL, QUEUED_MAX, Beats
 from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from support.core.served import served
 
 INTERVAL_S = 8.0
+LEASE_S = 3 * INTERVAL_S
+BURST = BEATS_PER_INTERVAL + 3
 
 
 def test_beats_of_an_interval_are_bounded() -> None:
     """A few come at once, and as many in each interval; one that waits may continue after that."""
     beats = Beats()
-    delays = [beats.delay_s(1_000.0, INTERVAL_S) for _ in range(BEATS_PER_INTERVAL + 2)]
+    delays = [beats.delay_s(1_000.0, INTERVAL_S, LEASE_S) for _ in range(BURST + 2)]
 
-    assert [0.0] * BEATS_PER_INTERVAL == delays[:-2]
+    assert [0.0] * BURST == delays[:-2]
     assert [INTERVAL_S / BEATS_PER_INTERVAL * late for late in (1, 2)] == delays[-2:]
-    assert beats.delay_s(1_000.0 + 4 * INTERVAL_S, INTERVAL_S) == 0.0
+    assert beats.delay_s(1_000.0 + 4 * INTERVAL_S, INTERVAL_S, LEASE_S) == 0.0
 
 
 def test_one_too_many_of_a_relay_is_not_counted() -> None:
     """So the next one that is in time is heard."""
     beats = Beats()
-    heard = [beats.allows(1_000.0, INTERVAL_S) for _ in range(50)]
+    heard = [beats.allows(1_000.0, INTERVAL_S, LEASE_S) for _ in range(50)]
 
-    assert BEATS_PER_INTERVAL == sum(heard)
-    assert beats.allows(1_000.0 + INTERVAL_S / BEATS_PER_INTERVAL, INTERVAL_S)
+    assert BURST == sum(heard)
+    assert beats.allows(1_000.0 + INTERVAL_S / BEATS_PER_INTERVAL, INTERVAL_S, LEASE_S)
+
+
+@pytest.mark.parametrize(("lease_s", "queued"), [(60.0, 60), (86_400.0, QUEUED_MAX)])
+def test_what_a_network_has_held_back_is_taken_at_once(lease_s: float, queued: int) -> None:
+    """An exit that follows these heartbeats is dated when it comes, not seconds later."""
+    beats = Beats()
+    delays = {beats.delay_s(1_000.0, 1.0, lease_s) for _ in range(queued)}
+
+    assert delays == {0.0}
 
 
 async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,4 +65,4 @@ async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatc
         await quiet.check_alive()
 
         assert 1 == read.count(quiet.session_id)
-        assert 1 <= read.count(loud.session_id) <= BEATS_PER_INTERVAL
+        assert 1 <= read.count(loud.session_id) <= BEATS_PER_INTERVAL + 4

@@ -43,10 +43,13 @@ def kept(home: Path) -> Iterator[KeptToken]:
 
 
 def test_token_is_found_by_the_address(kept: KeptToken) -> None:
-    """By any name of this host itself, and for its port alone."""
-    for host in ("127.0.0.1", "localhost", "[::1]"):
-        assert find_token(f"{host}:{PORT}") == "drawn-token"
+    """The one where the agent listens: another user may have that port of the others."""
+    assert find_token(f"127.0.0.1:{PORT}") == "drawn-token"
     for endpoints in (
+        f"localhost:{PORT}",
+        f"[::1]:{PORT}",
+        f"127.0.0.2:{PORT}",
+        f"127.attacker.example:{PORT}",
         f"127.0.0.1:{OTHER_PORT}",
         f"head:{PORT}",
         f"head:{OTHER_PORT},127.0.0.1:{PORT}",
@@ -67,7 +70,7 @@ def test_token_is_gone_with_its_agent(home: Path) -> None:
     kept = keep_token(PORT, "drawn-token")
     kept.remove()
 
-    assert find_token(f"localhost:{PORT}") == ""
+    assert find_token(f"127.0.0.1:{PORT}") == ""
     assert list(kept.path.parent.iterdir()) == []
 
 
@@ -76,12 +79,12 @@ def test_token_of_a_dead_agent_counts_for_nothing_and_is_swept(home: Path) -> No
     dead = keep_token(PORT, "of-the-dead")
     os.close(dead._fd)
     assert dead.path.exists()
-    assert find_token(f"localhost:{PORT}") == ""
+    assert find_token(f"127.0.0.1:{PORT}") == ""
     living = keep_token(OTHER_PORT, "of-the-living")
 
     assert [one.name for one in living.path.parent.iterdir()] == [living.path.name]
     another = keep_token(PORT, "another")
-    assert find_token(f"localhost:{OTHER_PORT}") == "of-the-living"
+    assert find_token(f"127.0.0.1:{OTHER_PORT}") == "of-the-living"
     for one in (living, another):
         one.remove()
 
@@ -91,7 +94,7 @@ def test_remove_leaves_the_file_of_a_later_agent(home: Path) -> None:
     first, second = keep_token(PORT, "first"), keep_token(PORT, "second")
     first.remove()
 
-    assert find_token(f"localhost:{PORT}") == "second"
+    assert find_token(f"127.0.0.1:{PORT}") == "second"
     second.remove()
 
 
@@ -104,10 +107,10 @@ def test_file_of_another_user_is_not_believed(home: Path) -> None:
     path.write_text("planted")
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert find_token(f"localhost:{PORT}") == "planted"
+        assert find_token(f"127.0.0.1:{PORT}") == "planted"
         os.chown(path, STRANGER, STRANGER)
 
-        assert find_token(f"localhost:{PORT}") == ""
+        assert find_token(f"127.0.0.1:{PORT}") == ""
 
 
 def test_token_is_kept_elsewhere_where_there_is_no_home(home: Path) -> None:
@@ -116,7 +119,7 @@ def test_token_is_kept_elsewhere_where_there_is_no_home(home: Path) -> None:
     kept = keep_token(PORT, "drawn-token")
     parent = home / "temporary" / f"rallypoint-{os.getuid()}"
     assert kept.path.parent == parent / "tokens"
-    assert find_token(f"localhost:{PORT}") == "drawn-token"
+    assert find_token(f"127.0.0.1:{PORT}") == "drawn-token"
     kept.remove()
     parent.chmod(0o777)
 
@@ -128,8 +131,8 @@ def test_kept_token_counts_before_what_the_environment_names(kept: KeptToken) ->
     """That is for another coordinator; without a kept token it stays."""
     named = Access(token_file="/nowhere", token="named")
 
-    assert with_local_token(named, f"localhost:{PORT}") == Access(token="drawn-token")
-    assert with_local_token(named, f"localhost:{OTHER_PORT}") == named
+    assert with_local_token(named, f"127.0.0.1:{PORT}") == Access(token="drawn-token")
+    assert with_local_token(named, f"127.0.0.1:{OTHER_PORT}") == named
 
 
 def test_drawn_tokens_differ() -> None:

@@ -50,13 +50,13 @@ def receive_writes(draft: Draft, request: inputs.WriteKeys) -> Refusal | None:
         return None
     if request.is_repeated and _may_be_forgotten(draft, job, space, request):
         return Refusal(RefusalKind.KEYS_FORGOTTEN, (("key", request.writes[0].key),))
-    outcome = _Writing(space, request.round).write(request.writes, request.digest)
+    writing = _Writing(space, request.round)
+    outcome = writing.write(request.writes, request.digest)
     if isinstance(outcome, Refusal):
         return outcome
     changes, answer = outcome
-    full = _find_total(draft, space, changes)
-    if full is not None:
-        return full
+    if writing.grown > 0 and draft.state.together.weight >= TOTAL_WEIGHT_MAX:
+        return limit_reached(Limit.ALL_WEIGHT, TOTAL_WEIGHT_MAX)
     if changes or request.request_id:
         # A request that has changed nothing is remembered too. Its first attempt may be late: it
         # must not take effect after another one was answered.
@@ -85,14 +85,6 @@ def _may_be_forgotten(draft: Draft, job: Job, space: Keyspace, request: inputs.W
     return not (is_ours and is_possible) or request.known_revision < space.forgotten
 
 
-def _find_total(draft: Draft, space: Keyspace, changes: tuple[Change, ...]) -> Refusal | None:
-    """Return the limit of all jobs of the process together, if these changes would exceed it."""
-    if draft.state.together.weight < TOTAL_WEIGHT_MAX:
-        return None
-    is_growth = any(one.place not in space.entries for one in changes)
-    return limit_reached(Limit.ALL_WEIGHT, TOTAL_WEIGHT_MAX) if is_growth else None
-
-
 class _Writing:
     """The writes of one request over a keyspace that they do not change yet."""
 
@@ -101,6 +93,8 @@ class _Writing:
         self._round = round
         self._entries: dict[Place, Entry | None] = {}
         """What the writes so far have changed."""
+        self.grown = 0
+        """Bytes by which all writes make the keyspace larger."""
         self._changes: list[Change] = []
 
     def write(
@@ -183,6 +177,7 @@ class _Writing:
             keys += (entry is not None) - (before is not None)
             grown += 0 if entry is None else size_of(place, entry)
             grown -= 0 if before is None else size_of(place, before)
+        self.grown = grown
         if keys > 0 and len(self._space.entries) + keys > KEYS_MAX:
             return limit_reached(Limit.KEYS, KEYS_MAX)
         if grown > 0 and self._space.bytes + grown > BYTES_MAX:

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 BEATS_PER_INTERVAL = 4
-"""Heartbeats of one connection in each interval, and at once. An agent sends one; another after it
-has learned of a new interval or has stood still."""
+"""Heartbeats of one connection in each interval. An agent sends one; another after it has learned
+of a new interval or has stood still."""
+QUEUED_MAX = 128
+"""Heartbeats that may come at once beside these, where a lease is that long: the network has let
+go of them. What follows them, such as an exit, must not wait and be dated late."""
 
 
 class Beats(Struct):
     """The heartbeats that a connection may send now."""
 
-    left: float = BEATS_PER_INTERVAL
+    left: float = math.inf
     counted_s: float = 0.0
     """When `left` was counted."""
 
-    def delay_s(self, now_s: float, interval_s: float) -> float:
+    def delay_s(self, now_s: float, interval_s: float, lease_s: float) -> float:
         """Count a heartbeat; return how long its sender has to wait, in seconds."""
-        self._grow(now_s, interval_s)
+        self._grow(now_s, interval_s, lease_s)
         self.left -= 1
         return max(0.0, -self.left) * interval_s / BEATS_PER_INTERVAL
 
-    def allows(self, now_s: float, interval_s: float) -> bool:
+    def allows(self, now_s: float, interval_s: float, lease_s: float) -> bool:
         """Return whether a heartbeat is not one too many; count it then."""
-        self._grow(now_s, interval_s)
+        self._grow(now_s, interval_s, lease_s)
         if self.left < 1:
             return False
         self.left -= 1
         return True
 
-    def _grow(self, now_s: float, interval_s: float) -> None:
+    def _grow(self, now_s: float, interval_s: float, lease_s: float) -> None:
         grown = self.left + (now_s - self.counted_s) * BEATS_PER_INTERVAL / interval_s
-        self.left, self.counted_s = min(float(BEATS_PER_INTERVAL), grown), now_s
+        most = BEATS_PER_INTERVAL + min(lease_s / interval_s, QUEUED_MAX)
+        self.left, self.counted_s = min(most, grown), now_s

@@ -164,7 +164,7 @@ class Connections:
             CoordinatorEnded: when no turn will come.
         """
         if envelope.HasField("heartbeat"):
-            wait_s = connection.beats.delay_s(time.monotonic(), self._interval_s(connection))
+            wait_s = connection.beats.delay_s(time.monotonic(), *self._timing_s(connection))
             if wait_s > 0:  # it reads no further: the sender waits, and no other
                 await asyncio.sleep(wait_s)
         report = self.note(connection, envelope)
@@ -178,11 +178,13 @@ class Connections:
         """
         if not envelope.HasField("heartbeat"):
             return False
-        return not connection.beats.allows(time.monotonic(), self._interval_s(connection))
+        return not connection.beats.allows(time.monotonic(), *self._timing_s(connection))
 
-    def _interval_s(self, connection: Connection) -> float:
+    def _timing_s(self, connection: Connection) -> tuple[float, float]:
+        """Return the interval of heartbeats, and the lease."""
         outbox = connection.outbox
-        return (outbox.interval_ms or self._state.heartbeat_ms(outbox.spec)) / 1000
+        interval_ms = outbox.interval_ms or self._state.heartbeat_ms(outbox.spec)
+        return interval_ms / 1000, self._state.lease_ms(outbox.spec) / 1000
 
     def note(
         self, connection: Connection, envelope: agent_pb2.SessionRequest

@@ -308,13 +308,14 @@ def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_of_all_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New keys are refused; those that there are can change."""
+    """New keys and larger values are refused; those that there are can change."""
     monkeypatch.setattr("rallypoint.server.core.keys.writes.TOTAL_WEIGHT_MAX", 600)
     at = sharing()
     at.put("a", b"1", request_id="")
     assert at.bench.state.holding.keys == at.space.weight > 600
     assert at.put("b", b"1") is RefusalKind.LIMIT_REACHED
     assert isinstance(at.put("a", b"2"), Answer)
+    assert at.put("a", b"22") is RefusalKind.LIMIT_REACHED
     assert isinstance(at.write(Write("a")), Answer)
 
 

@@ -134,7 +134,9 @@ class Entry:
         Raises:
             AccessRefused: when the caller is refused by now.
         """
-        is_of_worker = any(caller.round is not None for caller in self.allowed)
+        # A round that is over ends no stream whose call looks at its worker itself.
+        of_round = any(caller.round is not None for caller in self.allowed)
+        is_of_worker = of_round and not self._row.checks_worker
         with self.gate.streams.holding(lambda: self._check(context), is_of_worker=is_of_worker):
             yield
 
