@@ -80,8 +80,8 @@ class ShardSettings(Struct, frozen=True):
 class Shared(Struct, frozen=True):
     """What the shards of one coordinator share."""
 
-    pace: Pace
-    """Only one large answer is built at a time."""
+    building: asyncio.Lock
+    """Held while a large answer is built: one at a time."""
     peers: Peers
     """What each host uses of all shards together."""
     together: Together
@@ -92,7 +92,7 @@ class Shared(Struct, frozen=True):
 
 def share(protection: Protection = OPEN, lines: Lines | None = None) -> Shared:
     """Return what the shards of a new coordinator share; `lines` counts lines of the log."""
-    return Shared(Pace(), Peers(lines), Together(), protection)
+    return Shared(asyncio.Lock(), Peers(lines), Together(), protection)
 
 
 class Shard:
@@ -194,7 +194,7 @@ async def open_shard(
     outboxes.epoch = state.epoch
     tokens = WorkerTokens(journal.identity, journal.secret)
     resume = ResumeTokens(journal.secret)
-    pace = shared.pace
+    pace = Pace(shared.building)
     services = {
         "rallypoint.v1.AgentService": AgentService(
             coordinator, outboxes, state, tokens, resume, shared.peers

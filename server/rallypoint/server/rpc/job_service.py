@@ -354,9 +354,8 @@ class JobService(service_grpc.JobServiceServicer):
         explain = self._explain
         if view == job_pb2.JOB_VIEW_SUMMARY:
             return await self._coordinator.read(partial(_summarize, job_id, explain, close))
-        async with self._pace.turn():
-            picture = await self._coordinator.read(partial(_picture, job_id, explain, close))
-            await self._pace.slice(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
+        picture = await self._coordinator.read(partial(_picture, job_id, explain, close))
+        await self._pace.drive(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
         is_final = picture.job.phase is Phase.CLOSED and not picture.nodes
         return _Shown(picture.message, None, is_final, picture.message.revision, picture.latest)
 

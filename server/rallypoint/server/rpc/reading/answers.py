@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from weakref import WeakValueDictionary
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 
 class _Upcoming(Struct):
     """An answer that is not built yet."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the call that builds it for all."""
     answer: bytes | None = None
     """Encoded."""
+    error: Exception | None = None
+    """Why it cannot be built."""
 
 
 class Answers:
@@ -27,6 +28,8 @@ class Answers:
     def __init__(self) -> None:
         """Begin without calls."""
         self._upcoming: dict[Hashable, _Upcoming] = {}
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        """Of each subject; held by the call that builds its answer for all."""
 
     async def get(
         self, subject: Hashable, build: Callable[[Callable[[], None]], Awaitable[bytes]]
@@ -35,7 +38,8 @@ class Answers:
 
         Args:
             subject: what the answer shows.
-            build: builds it; it calls its argument at the moment that the answer shows.
+            build: builds it; it calls its argument at the moment that the answer shows. Calls share
+                its errors, too.
         """
         upcoming = self._upcoming.setdefault(subject, _Upcoming())
 
@@ -43,10 +47,15 @@ class Answers:
             if self._upcoming.get(subject) is upcoming:
                 del self._upcoming[subject]
 
-        async with upcoming.lock:
+        async with self._locks.setdefault(subject, asyncio.Lock()):
+            if upcoming.error is not None:
+                raise upcoming.error
             if upcoming.answer is None:
                 try:
                     upcoming.answer = await build(close)
+                except Exception as error:
+                    upcoming.error = error
+                    raise
                 finally:
                     close()  # also when it was not built
             return upcoming.answer

@@ -1,8 +1,11 @@
-"""Builds large answers in slices, one answer at a time.
+"""Builds large answers in slices, one answer of the process at a time.
 
 Agents need the event loop too. Between two slices it handles everything that has arrived, from the
-first byte to the answer; so do new calls, which then share the next answer. Only one answer is
-built at a time. So an agent waits for one slice at most, however many readers ask.
+first byte to the answer; so do new calls, which then share the next answer. So an agent waits for
+one slice at most, however many readers ask.
+
+Lists are read in several turns of a coordinator, one list at a time, a slice in each turn. They
+wait for its journal in between, so only other lists of the same coordinator wait for them.
 """
 
 from __future__ import annotations
@@ -20,26 +23,23 @@ decided, to be answered. With one it would wait for as many slices."""
 
 
 class Pace:
-    """The order in which answers are built."""
+    """The order in which the answers of one coordinator are built."""
 
-    def __init__(self) -> None:
-        """Start without work."""
-        self._lock = asyncio.Lock()
+    def __init__(self, building: asyncio.Lock | None = None) -> None:
+        """Start without work; `building` belongs to all coordinators of the process."""
+        self._building = building or asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which no other answer is built."""
-        return self._lock
+        """Return a context in which no other list is read from this coordinator."""
+        return self._reading
 
     async def drive(self, work: Iterator[None]) -> None:
-        """Do all steps of `work`."""
-        async with self._lock:
-            await self.slice(work)
-
-    async def slice(self, work: Iterator[None]) -> None:
-        """Do all steps of `work`; the caller has the turn."""
-        ends_s = time.monotonic() + SLICE_S
-        for _ in work:
-            if time.monotonic() >= ends_s:
-                for _ in range(TURNS):
-                    await asyncio.sleep(0)
-                ends_s = time.monotonic() + SLICE_S
+        """Do all steps of `work`, which waits for nothing."""
+        async with self._building:
+            ends_s = time.monotonic() + SLICE_S
+            for _ in work:
+                if time.monotonic() >= ends_s:
+                    for _ in range(TURNS):
+                        await asyncio.sleep(0)
+                    ends_s = time.monotonic() + SLICE_S
