@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -62,7 +62,6 @@ async def begin(
     began_ns = time.monotonic_ns()
     loaded = await journal.load()
     unix_ms = wall_ms()
-    together = Together() if together is None else together
     if not loaded.records:
         return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
     now_ms = continue_ms(loaded.now_ms)
@@ -77,17 +76,16 @@ async def begin(
         timing=timing,
         now_ms=now_ms,
         explain=_explain,
-        together=together,
     )
     restored = await _compute(loaded, begin_state)
     restored.records += restored.state.clocks.measure(now_ms, unix_ms)
-    await _append_first(journal, restored.records, now_ms, restored.state)
+    await journal.append(restored.records, now_ms)
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
     took_ms = (time.monotonic_ns() - began_ns) // 1_000_000
     facts = {"records": len(loaded.records), "jobs": jobs, "nodes": sessions}
     which = {} if shard is None else {"shard": shard}
     log.info("journal_loaded", **which, **facts, took_ms=took_ms)
-    return Begun(restored.state, JournalClock(now_ms))
+    return _count(restored.state, JournalClock(now_ms), together)
 
 
 def _log_gap(gap_ms: int, shard: int | None) -> None:
@@ -107,15 +105,12 @@ def _log_gap(gap_ms: int, shard: int | None) -> None:
     log.warning("journal_time_resumed", **which, for_s=gap_ms // 1000, why=why)
 
 
-async def _append_first(
-    journal: Journal, records: Sequence[JournalRecord], now_ms: int, state: State
-) -> None:
-    """Append the first batch; without it, the state counts no more for its process."""
-    try:
-        await journal.append(records, now_ms)
-    except BaseException:
-        state.together.remove(state.holding)
-        raise
+def _count(state: State, clock: JournalClock, together: Together | None) -> Begun:
+    """Count a state, whose first batch is in its journal, with the others of its process."""
+    if together is not None:
+        together.parts.append(state.holding)
+        state.together = together
+    return Begun(state, clock)
 
 
 async def _compute(loaded: Loaded, work: Callable[[], T]) -> T:
@@ -131,7 +126,7 @@ async def _begin_new(
     timing: Timing,
     unix_ms: int,
     shards: int,
-    together: Together,
+    together: Together | None,
     *,
     listens: bool,
 ) -> Begun:
@@ -145,7 +140,6 @@ async def _begin_new(
         timing=timing,
         listens_until_ms=0,
         events=EventLog(most=EVENTS_MAX // shards),
-        together=together,
     )
     if listens and timing.window_ms > 0:
         state.has_unknown_past = True
@@ -153,8 +147,8 @@ async def _begin_new(
         state.deadlines.set((DeadlineKind.WINDOW, ""), state.window_until_ms)
     records: list[JournalRecord] = [EpochRaised(unix_ms, window_until_ms=state.listens_until_ms)]
     records += state.clocks.measure(0, unix_ms)
-    await _append_first(journal, records, 0, state)
-    return Begun(state, JournalClock())
+    await journal.append(records, 0)
+    return _count(state, JournalClock(), together)
 
 
 def _replay(loaded: Loaded) -> Memory:

@@ -40,7 +40,6 @@ from rallypoint.server.core.reads.replay import JournalRecord, Memory, miss_node
 from rallypoint.server.core.rounds.rounds import culprit_due_ms
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKind
-from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally, tally_of
@@ -117,7 +116,6 @@ def restore(
     timing: Timing,
     now_ms: int,
     explain: Callable[[JobId, Exception], str],
-    together: Together | None = None,
 ) -> Restored:
     """Return the state of the coordinator as it starts again.
 
@@ -129,7 +127,6 @@ def restore(
         timing: of the coordinator.
         now_ms: journal time, later than the latest batch: what was due before has happened.
         explain: returns why a job could not be restored, for its verdict.
-        together: what the states of the process hold; None: there is no other one.
     """
     state = State(
         coordinator_id=coordinator_id,
@@ -144,7 +141,6 @@ def restore(
         gone=memory.gone,
         clocks=memory.clocks,
         listens_until_ms=0,
-        together=Together() if together is None else together,
     )
     if len(memory.gone) >= FORGOTTEN_MAX:  # others may have been dropped
         state.revisions.compacted = epoch * PER_EPOCH

@@ -13,7 +13,8 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.state.holding import Together
+from rallypoint.server.core.restore import restore
+from rallypoint.server.core.state.holding import Holding, Together
 from rallypoint.server.journal import compaction
 from rallypoint.server.journal.memory import MemoryJournal
 from support.core.shell import running_shell
@@ -63,6 +64,44 @@ async def test_loop_goes_on_while_a_snapshot_is_made(monkeypatch: pytest.MonkeyP
         await shell.settle()
 
     assert went_on and all(went_on)
+
+
+async def test_load_that_is_cancelled_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a thread still restores the state: that ends later."""
+    monkeypatch.setattr(beginning, "INLINE_MAX", 0)
+    together, journal = Together(), MemoryJournal("c" * 32)
+    await journal.append([EpochRaised(1)], 0)
+    begun, let, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def held(*args: Any, **facts: Any) -> Any:
+        begun.set()
+        let.wait(WAIT_S)
+        restored = restore(*args, **facts)
+        ended.set()
+        return restored
+
+    monkeypatch.setattr(beginning, "restore", held)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        load = tasks.create_task(
+            beginning.begin(journal, Timing(), listens=True, together=together)
+        )
+        assert await asyncio.to_thread(begun.wait, WAIT_S)
+        load.cancel()
+    let.set()
+
+    assert await asyncio.to_thread(ended.wait, WAIT_S)
+    assert [] == together.parts
+
+
+@pytest.mark.parametrize("records", [0, 1])
+async def test_state_counts_once_it_has_begun(records: int) -> None:
+    """With what the others of its process hold."""
+    together, journal = Together([Holding(jobs=2)]), MemoryJournal("c" * 32)
+    await journal.append([EpochRaised(1)] * records, 0)
+    begun = await beginning.begin(journal, Timing(), listens=True, together=together)
+    begun.state.holding.jobs = 1
+
+    assert 3 == begun.state.together.jobs == together.jobs
 
 
 async def test_state_that_cannot_begin_counts_for_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Readers wait for the next turn of their own shard, all together, and for no other shard."""
+"""All readers of a shard wait for its next turn, and for no other shard."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ READERS = [Served.get, Served.list, Served.list_barriers, Served.watch, Served.w
 async def test_slow_shard_holds_up_no_other(
     read: Callable[[Served], Any], begun: asyncio.Queue[Coordinator]
 ) -> None:
-    """Whoever reads from it while its journal is slow, answers of the others are built."""
+    """Answers of the others are built, however many read from it while its journal is slow."""
     async with two_shards() as (slow, other, readers):
         reader = readers.create_task(read(slow))
         await begun.get()
