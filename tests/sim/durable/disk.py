@@ -9,11 +9,12 @@ Everything here is drawn from a separate generator, so the other choices of a se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import Batch, decode_batch, encode_batch
 from sim.seeds.faults import DiskFault
@@ -105,8 +106,10 @@ class Disk:
         """Whether the next write is lost."""
         return self.armed in LOST
 
-    def take(self) -> DiskFault | None:
-        """Return the fault that a write meets, which is over with it."""
+    def take(self, *, is_loss: bool = False) -> DiskFault | None:
+        """Return the fault that a write meets, which is over with it; some wait for a loss."""
+        if self.armed is DiskFault.SLOW_LOSS and not is_loss:
+            return None
         fault, self.armed = self.armed, None
         if fault is not None:
             self.world.note("disk", fault.value)
@@ -122,14 +125,16 @@ class Disk:
         """Return how far ahead the clock of the host is where a coordinator starts again."""
         return self.rng.choice(JUMPS_MS) if self.rng.random() * 100 < JUMP_PERCENT else 0
 
-    def let_through(self, slow_ms: int) -> None:
+    def let_through(self, slow_ms: int, lost: Set[SessionId]) -> None:
         """Let some hosts behind a partition through while an append takes its time.
 
-        What the turn has decided about a node is not known yet, and the node says something.
+        What the turn has decided about a node is not known yet, and the node says something: each
+        node that the turn has removed, and some others.
         """
         clock = self.world.clock
         for host in self.world.hosts:
-            if host.unreachable_until_ms > clock.now_ms and self.happens():
+            is_lost = host.agent is not None and host.agent.session in lost
+            if host.unreachable_until_ms > clock.now_ms and (is_lost or self.happens()):
                 self.world.disturb_host(host)
                 self.world.network.release(host)
                 clock.after(slow_ms, partial(self._cut_off, host, self.rng.choice(CUT_OFF_MS)))

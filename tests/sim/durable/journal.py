@@ -29,6 +29,8 @@ ACTIVE_SHARE = 0.7
 """Of these: those in which writes meet faults."""
 PAUSE_S = 2.5
 """Average time between two faults."""
+KINDS = tuple(fault for fault in DiskFault if fault is not DiskFault.SLOW_LOSS)
+"""What a write may meet; which records it holds makes no difference here."""
 SLOW_S_MAX = 3.0
 DOWN_S_MAX = 3.0
 
@@ -41,7 +43,7 @@ class Disk:
         self.rng = Random(f"{seed} disk")
         drawn = self.rng.random() < DURABLE_SHARE
         self.is_durable = drawn if wanted is None else wanted
-        kinds = tuple(fault for fault in DiskFault if self.rng.random() < 0.5)
+        kinds = tuple(fault for fault in KINDS if self.rng.random() < 0.5)
         self.kinds = kinds if self.is_durable and self.rng.random() < ACTIVE_SHARE else ()
         self.batches: list[bytes] = []
         self._armed: DiskFault | None = None

@@ -68,14 +68,14 @@ class Writes:
         """Write what a turn has decided; then, and only then, show it."""
         disk, server = self._disk, self._server
         disk.append(turn.records, turn.now_ms, server.unix_ms())
-        match disk.take():
+        match disk.take(is_loss=bool(turn.lost)):
             case DiskFault.CRASH_AFTER:
                 disk.crash(server)
             case DiskFault.CRASH_COMPACTING:
                 if disk.happens():
                     self._compact(turn.now_ms)
                 disk.crash(server)
-            case DiskFault.SLOW:
+            case DiskFault.SLOW | DiskFault.SLOW_LOSS:
                 self._wait(turn, disk.slow_ms())
             case DiskFault.COMPACT:
                 self._compact(turn.now_ms)
@@ -91,7 +91,7 @@ class Writes:
         """Wait for a slow append; what arrives meanwhile is for the next turn."""
         world = self._server.world
         world.shake(self._server, slow_ms)
-        self._disk.let_through(slow_ms)
+        self._disk.let_through(slow_ms, turn.lost)
         self.until_ms = world.clock.now_ms + slow_ms
         self.is_waiting = True
         world.clock.at(self.until_ms, partial(self._written, turn, slow_ms))

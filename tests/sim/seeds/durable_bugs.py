@@ -364,7 +364,7 @@ DURABLE_OPTIONS: dict[str, dict[str, str]] = {
     **{name: CRASHES for name in DURABLE_BUGS},
     "show before writing": {"disk": "crash_before", "disk_every_ms": "1000"},
     "answer the lost": {
-        "disk": "slow",
+        "disk": "slow_loss",
         "disk_every_ms": "300",
         "kinds": "partition",
         "features": "fence",
@@ -373,6 +373,9 @@ DURABLE_OPTIONS: dict[str, dict[str, str]] = {
         "slow_percent": "0",
         "writer_ms_max": "200",
         "delay_ms_max": "60",
+        "until_ms": "60000",
+        "keys": "0",
+        "meetings": "0",
         "operators": "0",
     },
     "replay a torn batch": {"disk": "crash_halfway", "disk_every_ms": "1000"},

@@ -47,6 +47,7 @@ class DiskFault(Enum):
     SLOW = "slow append"  # what the turn decided is shown only when it is written
     COMPACT = "compact"  # a snapshot replaces everything
     CRASH_COMPACTING = "crash in a compaction"  # all of it is replaced, or nothing
+    SLOW_LOSS = "slow append of a loss"  # the next write that removes a node is slow
 
 
 class Feature(Enum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rallypoint.server.core import step as core
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import ClockMeasured
+from rallypoint.server.core.messages.records import ClockMeasured, NodeRemoved
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State, apply
@@ -46,6 +46,12 @@ class Steps:
         self.changed.update(dict.fromkeys(transition.delta.revised))
         self.stepped.append((input, transition.refusal))
         return transition
+
+    @property
+    def lost(self) -> frozenset[SessionId]:
+        """Nodes that it has removed."""
+        removed = (record for record in self.records if isinstance(record, NodeRemoved))
+        return frozenset(record.session for record in removed)
 
     def close(self) -> None:
         """Note what the records do not say."""
