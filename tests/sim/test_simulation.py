@@ -267,6 +267,15 @@ def test_durable_coordinators_start_again() -> None:
         assert counts["disk", fault.value] >= 5, fault
 
 
+@pytest.mark.parametrize("seed", [85, 360, 461])
+def test_strangers_are_gone_before_jobs_end(seed: int) -> None:
+    """An agent with other flags that finds the last coordinator late begins no other run."""
+    options = {"durable": "1", "kinds": "crash", "every_ms": "1500", "features": "other_flags"}
+    options |= {"survives_percent": "0", "jobs_max": "1", "keys": "0", "meetings": "0"}
+
+    assert run_seed(seed, options).failure == ""
+
+
 def test_some_nodes_have_other_flags() -> None:
     """Often enough that a job meets one: more than one in fifty."""
     nodes: list[NodePlan] = []

@@ -56,6 +56,7 @@ def settle(world: World) -> None:
     while True:
         world.clock.run_until(world.clock.now_ms + LOOK_MS)
         problems = [problem for job in world.jobs for problem in _unrest(world, job)]
+        problems += _strangers(world)
         if not problems:
             return
         if world.clock.now_ms >= due_ms:
@@ -92,6 +93,15 @@ def _agents(world: World, job: JobPlan) -> list[Agent]:
         host.agent
         for host in world.hosts
         if host.plan.job_id == job.job_id and host.agent is not None and not host.agent.is_gone
+    ]
+
+
+def _strangers(world: World) -> list[str]:
+    """Return which agents with other flags are still there: they would begin another run."""
+    return [
+        f"{agent.host.name} is there"
+        for agent in world.agents.values()
+        if agent.host.is_stranger and not agent.is_gone
     ]
 
 
