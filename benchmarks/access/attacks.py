@@ -125,9 +125,13 @@ class Joined(SimulatedAgent):
         await super()._take(message)
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """Return a channel that sends messages of any length."""
-    options = [*client_options(), ("grpc.max_receive_message_length", -1)]
+NO_ROOM = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1_024))
+"""Options of a client that takes nothing before it reads. gRPC's own would take all."""
+
+
+def open_channel(target: str, *more: tuple[str, int]) -> grpc.aio.Channel:
+    """Return a channel that takes messages of any length."""
+    options = [*client_options(), ("grpc.max_receive_message_length", -1), *more]
     return grpc.aio.insecure_channel(target, options=options)
 
 
@@ -193,7 +197,7 @@ async def never_read_crowd(attack: Attack) -> Begin:
     async def once() -> None:
         ends_s = time.monotonic() + attack.seconds
         for _ in range(400 // CALLS_PER_CONNECTION):
-            channel = open_channel(attack.target)
+            channel = open_channel(attack.target, *NO_ROOM)
             for _ in range(CALLS_PER_CONNECTION):
                 attack.calls += 1
                 make: Any = channel.stream_stream(GET_JOB)

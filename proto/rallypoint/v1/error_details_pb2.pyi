@@ -409,7 +409,7 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_KEYS: _LimitKind.ValueType  # 11
     """Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
     LIMIT_KIND_ANSWER_BYTES: _LimitKind.ValueType  # 12
-    """Bytes of one answer."""
+    """Bytes of one answer, or of all that a host has not read."""
     LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
     """Streams from one host."""
     LIMIT_KIND_JOBS_PER_HOST: _LimitKind.ValueType  # 14
@@ -451,7 +451,7 @@ LIMIT_KIND_WAITING_CALLS: LimitKind.ValueType  # 10
 LIMIT_KIND_KEYS: LimitKind.ValueType  # 11
 """Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
 LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
-"""Bytes of one answer."""
+"""Bytes of one answer, or of all that a host has not read."""
 LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13
 """Streams from one host."""
 LIMIT_KIND_JOBS_PER_HOST: LimitKind.ValueType  # 14

@@ -40,6 +40,7 @@ from rallypoint.server.rpc.guards.requests import (
     TooLarge,
     measure,
 )
+from rallypoint.server.rpc.guards.unread import Unread
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.limits import LEAST_REQUEST_BYTES, SERVICES, request_bytes_max
@@ -91,6 +92,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._find: _Find = partial(as_made, peers)
         self._lines = peers.lines
         self._requests = Requests()
+        self._unread = Unread()
         self._garbage = Garbage()
 
     async def intercept_service(
@@ -107,8 +109,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
             if handler is None:
                 return None
             parts = _Method(
-                *(method, self._enter, self._find),
-                *(self._requests, self._garbage, self._lines),
+                method,
+                self._enter,
+                self._find,
+                self._requests,
+                self._unread,
+                self._garbage,
+                self._lines,
             )
             wrapped = self._wrapped[method] = _wrap(parts, handler)
         return wrapped
@@ -121,6 +128,7 @@ class _Method(Struct, frozen=True):
     enter: _Enter
     find: _Find
     requests: Requests
+    unread: Unread
     garbage: Garbage
     lines: Lines
 
@@ -190,11 +198,17 @@ def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context],
     serve, decode, most = handler.unary_unary, handler.request_deserializer, method.bytes_max
     assert serve is not None and decode is not None and handler.response_serializer is not None
     encode = _encode_unless_done(handler.response_serializer)
+    is_read = method.path.rpartition("/")[2].startswith(("Get", "List"))
 
     async def answer(context: _Context, entry: Entry | None) -> bytes:
+        method.unread.check(context)
         request = decode(await method.requests.receive(context, most))
         _bind_request(request, entry)
-        return encode(await serve(request, context))
+        answered = encode(await serve(request, context))
+        if is_read:  # again, for calls that have waited for the same answer
+            method.unread.check(context)
+        method.unread.note(context, len(answered))
+        return answered
 
     async def call(stream: Any, context: _Context) -> bytes:
         serving = method.root(context, answer, is_stream=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -14,6 +14,8 @@ import pytest
 from rallypoint.server.rpc.guards import limits
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.wire.channel import client_options, server_options
 from rallypoint.wire.errors import unpack_details
 from support.core.served import LIMIT_S, Served, served
@@ -22,7 +24,10 @@ OTHER_HOST = "127.0.0.2"
 MANY = 1_000
 UNARY = "/rallypoint.v1.CoordinatorService/GetCoordinator"
 WATCH = "/rallypoint.v1.EventService/WatchEvents"
+GET_JOB = "/rallypoint.v1.JobService/GetJob"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+NO_ROOM = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1_024)]
+"""Options of a client that takes nothing before it reads."""
 LIMITED = (grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_REACHED")
 
 
@@ -76,6 +81,53 @@ async def test_call_without_request_ends(monkeypatch: pytest.MonkeyPatch, path: 
         call = begin(server.channel, path)
 
         assert (grpc.StatusCode.DEADLINE_EXCEEDED, "NO_HELLO") == await ending(call)
+
+
+async def test_answers_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may have only so many bytes of them; then it has to read, and others need not wait."""
+    monkeypatch.setattr(limits, "UNREAD_BYTES_PER_HOST_MAX", 500_000)
+    request = service_pb2.GetJobRequest(job_id="job").SerializeToString()
+    labels = {f"key{number}": "\N{FIRE}" * 256 for number in range(32)}
+    async with (
+        served() as server,
+        other_host(server.running.port) as elsewhere,
+        AsyncExitStack() as cleaned,
+    ):
+        for number in range(10):
+            agent = server.agent("job", number)
+            await agent.hello(spec=job_pb2.JobSpec(min_nodes=99, max_nodes=99), labels=labels)
+            await agent.read()
+        target = f"127.0.0.1:{server.running.port}"
+        channel = grpc.aio.insecure_channel(target, options=[*client_options(), *NO_ROOM])
+        deaf = await cleaned.enter_async_context(channel)
+        call: Any = deaf.unary_stream(GET_JOB)
+        calls = [call(request) for _ in range(10)]
+        for call in calls:
+            await call.initial_metadata()  # of the answer, which is not read, or of its refusal
+
+        assert LIMITED == await ending(begin(server.channel, UNARY))
+        await require_answer(elsewhere)
+        sizes = [await read_size(call) for call in calls]
+
+        assert (2, 8) == (sum(size > 250_000 for size in sizes), sizes.count(0))
+        async with asyncio.timeout(LIMIT_S):
+            while not await has_answer(server.channel):
+                pass
+
+
+async def read_size(call: Any) -> int:
+    """Return how many bytes an answer has; 0 for a refusal."""
+    try:
+        return len(await call.read())
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        return 0
+
+
+async def has_answer(channel: grpc.aio.Channel) -> bool:
+    """Return whether a call is not refused."""
+    make: Any = channel.unary_unary(UNARY)
+    return await make(b"").code() is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("path", [UNARY, WATCH])

@@ -82,6 +82,7 @@ class Limit(Enum):
     HEALTH_WATCHES_PER_HOST = "watches of the health on one host"
     REFLECTIONS_PER_HOST = "streams of reflection from one host"
     REQUESTS_PER_HOST = "calls from one host whose request has not arrived"
+    UNREAD_PER_HOST = "bytes of answers that one host has not read"
     STREAMS_PER_HOST = "streams from one host"
     STREAMS_PER_RELAY = "agents of one relay"
     JOBS_PER_HOST = "jobs from one host"

@@ -18,6 +18,9 @@ REQUEST_S_MAX = 10.0
 REQUESTS_PER_HOST_MAX = 4_096
 """Calls of a host whose request has not arrived. Clients send it together with the call, so few
 wait even when all workers of the largest job call at once. Each takes about 10 KB."""
+UNREAD_BYTES_PER_HOST_MAX = 64 * 1024 * 1024
+"""Bytes of the answers of calls that a host has not read: 16,384 ranks that read 4 KB of keys each
+at once. A client reads its answers as they come, so more wait only where one does not."""
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
 """Open streams of agents. When the network fails, every agent of the largest job may open its next
 stream before its last one has ended. A stream takes about 45 KB."""
