@@ -1,4 +1,4 @@
-"""Large calls that the coordinator refuses: from anyone, without a token."""
+"""Large calls that the coordinator refuses: from anyone, or with a token of another job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from msgspec import Struct
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.channel import client_options
+from support.access.protected import bearer, entry, write_rules
 from support.processes.processes import rss_mb
 from support.processes.world import NEW, World
 
 LIMIT_S = 60
+TOKEN = "rp_of-another-job"
+codes = grpc.StatusCode
 GROWN_MB_MAX = 64
 """How much more memory the coordinator may have after a flood."""
 
@@ -26,6 +29,8 @@ class Flood(Struct, frozen=True):
     method: str
     request: bytes
     calls: int
+    role: str = ""
+    """Of the token that the caller shows, which is for another job; empty: no one is asked."""
 
 
 def with_text(size: int) -> bytes:
@@ -49,28 +54,32 @@ FLOODS = {
         "rallypoint.v1.KeyValueService/WriteKeys", empty_parts(3, 600_000), 20
     ),
     "hello": Flood("rallypoint.v1.AgentService/Session", HELLO, 40),
+    "hello_with_token": Flood("rallypoint.v1.AgentService/Session", HELLO, 40, "agent"),
 }
 
 
 async def refuse(channel: grpc.aio.Channel, flood: Flood) -> None:
     """Make the call; it is refused."""
     make: Any = channel.stream_stream(f"/{flood.method}")
-    call = make(timeout=LIMIT_S)
+    call = make(timeout=LIMIT_S, metadata=bearer(TOKEN) if flood.role else ())
     await call.write(flood.request)
     code = await call.code()
 
-    assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
+    assert code in (codes.INVALID_ARGUMENT, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED)
 
 
 @pytest.mark.parametrize("name", FLOODS)
 async def test_refused_calls_keep_no_memory(tmp_path: Path, name: str) -> None:
-    """A caller without a token cannot fill the memory of the coordinator, however large its calls.
+    """No caller can fill the memory of the coordinator, however large its calls.
 
     This takes the real command: its garbage collector runs far more seldom than Python's does.
     """
-    flood = FLOODS[name]
+    flood, protected = FLOODS[name], list[str]()
+    if flood.role:
+        rules = entry("other", flood.role, TOKEN, more='jobs = ["other"]')
+        protected = ["--auth", write_rules(tmp_path / "auth.toml", rules)]
     with World(tmp_path, "localhost:1") as world:
-        coordinator = world.coordinator(0, *NEW, "--log-level=error")
+        coordinator = world.coordinator(0, *NEW, "--log-level=error", *protected)
         async with grpc.aio.insecure_channel(world.target, options=client_options()) as channel:
             await refuse(channel, flood)
             before_mb = rss_mb(coordinator.pid)

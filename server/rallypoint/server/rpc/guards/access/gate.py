@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from rallypoint.base.limits import JOB_ID_BYTES_MAX
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.attempts import Attempts
@@ -111,6 +112,7 @@ class Entry:
         Raises:
             AccessRefused: when no caller is allowed it.
         """
+        job_id = job_id[: JOB_ID_BYTES_MAX + 1]  # of a longer one, that it is too long
         self.call.job_id = job_id
         if not self._row.has_job:
             return
