@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
 
 from msgspec import Struct
 
@@ -25,10 +22,6 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 
 log = get_logger()
-
-INLINE_MAX = 1_000
-"""Records of a journal that is replayed on the event loop. It takes some tens of ms."""
-T = TypeVar("T")
 
 
 class Begun(Struct):
@@ -66,8 +59,10 @@ async def begin(
         return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
     now_ms = continue_ms(loaded.now_ms)
     _log_gap(unix_ms - loaded.unix_ms, shard)
-    memory = await _compute(loaded, partial(_replay, loaded))
-    begin_state = partial(
+    # A journal may take seconds, and other shards need the event loop. A few records may be large,
+    # so their number says nothing. Nothing else has the state yet.
+    memory = await asyncio.to_thread(_replay, loaded)
+    restored = await asyncio.to_thread(
         restore,
         memory,
         coordinator_id=journal.identity,
@@ -77,7 +72,6 @@ async def begin(
         now_ms=now_ms,
         explain=_explain,
     )
-    restored = await _compute(loaded, begin_state)
     restored.records += restored.state.clocks.measure(now_ms, unix_ms)
     await journal.append(restored.records, now_ms)
     sessions, jobs = len(restored.state.nodes), len(restored.state.jobs)
@@ -111,14 +105,6 @@ def _count(state: State, clock: JournalClock, together: Together | None) -> Begu
         together.parts.append(state.holding)
         state.together = together
     return Begun(state, clock)
-
-
-async def _compute(loaded: Loaded, work: Callable[[], T]) -> T:
-    """Do what takes long for a long journal beside the event loop: other shards need the loop.
-
-    Nothing else has the state yet.
-    """
-    return work() if len(loaded.records) <= INLINE_MAX else await asyncio.to_thread(work)
 
 
 async def _begin_new(

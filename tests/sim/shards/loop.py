@@ -7,16 +7,12 @@ calls on the same clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, cast
 
 from sim.shells.loop import Loop
 from sim.world.clock import Clock, Timer
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 MS_NS = 1_000_000
 
@@ -61,15 +57,10 @@ class Ticks:
 
 
 class ProcessLoop(Loop):
-    """The loop of one process, with threads that take no time."""
+    """The loop of one process."""
 
     skew_ms: int
     """How far the wall clock of its machine is ahead."""
-
-    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> Any:
-        future = self.create_future()
-        future.set_result(func(*args))
-        return future
 
 
 def new_process_loop(clock: Clock, name: str, rng: Random, skew_ms: int) -> ProcessLoop:

@@ -41,10 +41,9 @@ def hold(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[bool]:
 async def test_loop_goes_on_while_a_journal_is_replayed(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """And while the state is made of it."""
-    monkeypatch.setattr(beginning, "INLINE_MAX", 2)
+    """And while the state is made of it. A single record may have the keys of a whole job."""
     journal = MemoryJournal("c" * 32)
-    await journal.append([EpochRaised(number) for number in range(1, 9)], 0)
+    await journal.append([EpochRaised(8)], 0)
     went_on = hold(monkeypatch, beginning, name)
     async with asyncio.timeout(60):
         begun = await beginning.begin(journal, Timing(), listens=True)
@@ -68,7 +67,6 @@ async def test_loop_goes_on_while_a_snapshot_is_made(monkeypatch: pytest.MonkeyP
 
 async def test_load_that_is_cancelled_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when a thread still restores the state: that ends later."""
-    monkeypatch.setattr(beginning, "INLINE_MAX", 0)
     together, journal = Together(), MemoryJournal("c" * 32)
     await journal.append([EpochRaised(1)], 0)
     begun, let, ended = threading.Event(), threading.Event(), threading.Event()
