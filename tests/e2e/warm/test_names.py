@@ -28,6 +28,19 @@ def test_auto_imports_what_workers_have_imported(world: World) -> None:
     assert standby in room.importers()
 
 
+def test_auto_knows_the_imports_after_a_warm_round(world: World) -> None:
+    """A warm worker records none; what a cold one recorded outlives the folder of its round."""
+    room = Room(world, nproc=1, script=(importing(world),), warm=("--warm=auto",))
+    room.begin_round()
+    room.await_ready(1)
+    room.end_round()
+    (worker,) = room.begin_warm_round()
+    rounds = len(room.agent.events("warm_started"))
+
+    (standby,) = [pid for pid in room.await_ready(rounds + 1) if pid != worker.pid]
+    assert standby in room.importers()
+
+
 def test_auto_does_not_import_the_main_module(world: World) -> None:
     """A module that is run with -m is looked for like those that it imports."""
     module = Path(world.folder, "trained.py")

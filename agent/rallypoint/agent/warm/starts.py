@@ -18,7 +18,7 @@ from rallypoint.agent.warm import policy
 from rallypoint.agent.warm.command import RECORD_ENV, Shape, Warmth, with_hook
 from rallypoint.agent.warm.home import Exchange
 from rallypoint.agent.warm.machine import find_limit_bytes
-from rallypoint.agent.warm.making import Maker
+from rallypoint.agent.warm.making import RECORD_BYTES_MAX, Maker
 from rallypoint.agent.warm.pacing.pace import Pace
 from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.warm.pool import Pool
@@ -50,6 +50,8 @@ class WarmStarts(Struct):
     adopt: Adopt
     records: bool = False
     """Workers that start cold record what they import."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """A record that is longer has enough: no worker adds to it."""
 
     def choose(self, requests: Sequence[SpawnRequest | None]) -> dict[int, Standby]:
         """Return the standbys that will be workers, by local rank; the others are ended.

@@ -281,7 +281,7 @@ class Launcher(Struct):
             if self.plugin is not None and output.error_file:  # it may name one file in each round
                 output.stale_error = read_stamp(Path(output.error_file))
             request = self._request(order, local_rank, output, ours, changed)
-            record = self._open_record(order, local_rank)
+            record = self._open_record(local_rank)
         except (OSError, ValueError) as error:
             if output is not None:
                 output.close()
@@ -290,14 +290,16 @@ class Launcher(Struct):
             return Prepared(refusal=f"cannot start a worker: {error}")
         return Prepared(request, output, record=record)
 
-    def _open_record(self, order: RunOrder, local_rank: int) -> str:
-        """Make the file in which a worker records its imports; return "" if it does not."""
+    def _open_record(self, local_rank: int) -> str:
+        """Make the file in which a worker records its imports; return "" if it does not.
+
+        It outlives the round: a worker that was a standby adds nothing to it.
+        """
         if self.warm is None or not self.warm.records:
             return ""
-        path = self.own.path() / str(order.number) / f"imports-{local_rank}"
-        path.parent.mkdir(exist_ok=True)
+        path = self.own.path() / f"imports-{local_rank}"
         path.touch(mode=0o600)
-        return str(path)
+        return str(path) if path.stat().st_size < self.warm.record_bytes_max else ""
 
     def _request(
         self,
