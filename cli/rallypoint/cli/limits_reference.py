@@ -56,7 +56,8 @@ Fields and oneof arms that the coordinator does not know are ignored; such a rep
 Before it decodes a message, the coordinator counts its bytes. It refuses a longer one with
 INVALID_ARGUMENT and the path `message`. The limits follow from the ranges below, in blocks of
 64 KiB. Requests that are not listed, those of `grpc.health.v1` and of reflection among them, have
-at most 64 KiB. gRPC itself refuses what is longer than 4 MiB, with RESOURCE_EXHAUSTED.
+at most 64 KiB. gRPC itself refuses what is longer than 4 MiB, with RESOURCE_EXHAUSTED. The entries
+of a `WriteKeysRequest`, and its other fields, are counted before it is decoded, too: 320 at most.
 
 | message | at most |
 |---|---|

@@ -30,6 +30,7 @@ from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.callers import as_made
+from rallypoint.server.rpc.guards.entries import fields_max, has_more_fields
 from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
 from rallypoint.server.rpc.guards.lines import Lines, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, hosts_of
@@ -38,6 +39,7 @@ from rallypoint.server.rpc.guards.requests import (
     Received,
     Requests,
     TooLarge,
+    TooMany,
     measure,
 )
 from rallypoint.server.rpc.guards.unread import Unread
@@ -66,6 +68,12 @@ _BYTES_MAX = {
     for method in service.methods
 }
 """Bytes that a message of a client may have, by path. The standard services have the least room."""
+_FIELDS_MAX = {
+    f"/{service.full_name}/{method.name}": fields_max(method.input_type)
+    for service in SERVICES
+    for method in service.methods
+}
+"""Fields that a request may have, by path; 0: they are not counted."""
 
 
 def _staying(entry: Entry | None, context: _Context) -> AbstractContextManager[None]:
@@ -198,11 +206,16 @@ def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context],
     serve, decode, most = handler.unary_unary, handler.request_deserializer, method.bytes_max
     assert serve is not None and decode is not None and handler.response_serializer is not None
     encode = _encode_unless_done(handler.response_serializer)
+    fields = _FIELDS_MAX.get(method.path, 0)
     is_read = method.path.rpartition("/")[2].startswith(("Get", "List"))
 
     async def answer(context: _Context, entry: Entry | None) -> bytes:
         method.unread.check(context)
-        request = decode(await method.requests.receive(context, most))
+        message = await method.requests.receive(context, most)
+        if fields and has_more_fields(message, fields):
+            raise TooMany(fields)
+        request = decode(message)
+        del message  # of a call that waits, the request is enough
         _bind_request(request, entry)
         answered = encode(await serve(request, context))
         if is_read:  # again, for calls that have waited for the same answer

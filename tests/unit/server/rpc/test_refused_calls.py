@@ -128,3 +128,20 @@ def test_what_calls_leave_is_collected_before_it_is_much() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("beside", [b"", b"\x22\x00", b"\x7b\x7c", b"\x78\x01", b"\x7d1234"])
+async def test_entries_are_counted_before_they_are_decoded(beside: bytes) -> None:
+    """A write takes 25 times its bytes, and time: 256 are decoded, and no more, whatever else."""
+    writes = [keys_pb2.KeyWrite(key=f"k{number}") for number in range(256)]
+    most = keys_pb2.WriteKeysRequest(job_id="job", writes=writes).SerializeToString()
+    path, empty = "rallypoint.v1.KeyValueService/WriteKeys", b"\x1a\x00"
+    async with asyncio.timeout(LIMIT_S), served() as server:
+        found = [
+            await refuse(server, path, beside + most),
+            await refuse(server, path, beside + empty * 600_000),
+            await refuse(server, path, (beside or empty) * 200_000),
+        ]
+
+    few, *many = ("more than 320 fields" in text for text in found)
+    assert (False, [True, True]) == (few, many)

@@ -40,6 +40,15 @@ class TooLarge(Exception):
         self.problem = f"has {size:,} bytes, more than {most:,}"
 
 
+class TooMany(TooLarge):
+    """A message has more fields than any that fits the contract: it is not decoded."""
+
+    def __init__(self, most: int) -> None:
+        """Keep how many fields there may be."""
+        Exception.__init__(self, f"more than {most} fields")
+        self.problem = f"has more than {most} fields and entries of lists"
+
+
 class Received(Struct):
     """What has arrived on a call."""
 
