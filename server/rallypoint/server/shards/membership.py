@@ -50,6 +50,8 @@ class Membership:
         self._member = Member(address)
         self._revision = 0
         """Of the latest write; 0: there is no key yet."""
+        self._written = b""
+        """The latest value that is known to be written; empty: none is."""
         self._refused: dict[int, float] = {}
         """Shards that could not be served, and until when they are refused, in the loop's time."""
         self._turn = asyncio.Lock()
@@ -78,17 +80,17 @@ class Membership:
         is_known = Condition(self.key, Target.MODIFIED, self._revision)
         outcome = await self._client.transact([*self._store, is_known], [put], [Get(self.key)])
         if outcome.is_done:
-            self._revision = outcome.revision
+            self._revision, self._written = outcome.revision, value
             return True
         pairs = outcome.found[0]
-        self._revision = pairs[0].modified if pairs else 0
-        return bool(pairs) and pairs[0].value == value  # an earlier attempt was carried out
+        self._revision, self._written = (pairs[0].modified, pairs[0].value) if pairs else (0, b"")
+        return self._written == value  # an earlier attempt was carried out
 
     async def decline(self, shard: int) -> None:
         """Tell of a shard that could not be served.
 
         Raises:
-            EtcdError: when that is unknown; the next write tells of it, too.
+            EtcdError: when that is unknown; the next call tells of it, too.
         """
         self._refused[shard] = asyncio.get_running_loop().time() + REFUSED_FOR_S
         await self._tell_refused()
@@ -97,7 +99,7 @@ class Membership:
         """Tell that a shard is served which could not be served before.
 
         Raises:
-            EtcdError: when that is unknown; the next write tells of it, too.
+            EtcdError: when that is unknown; the next call tells of it, too.
         """
         if self._refused.pop(shard, None) is not None:
             await self._tell_refused()
@@ -106,16 +108,15 @@ class Membership:
         """Tell that shards which were refused for long enough can be tried again.
 
         Raises:
-            EtcdError: when that is unknown; the next write tells of it, too.
+            EtcdError: when that is unknown; the next call tells of it, too.
         """
         now_s = asyncio.get_running_loop().time()
         self._refused = {shard: at_s for shard, at_s in self._refused.items() if at_s > now_s}
         await self._tell_refused()
 
     async def _tell_refused(self) -> None:
-        refused = tuple(sorted(self._refused))
-        if refused != self._member.refused:
-            self._member = replace(self._member, refused=refused)
+        self._member = replace(self._member, refused=tuple(sorted(self._refused)))
+        if msgspec.json.encode(self._member) != self._written:
             await self.join()
 
     async def leave(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from rallypoint.server.etcd.errors import EtcdOtherStore
+from rallypoint.server.etcd.errors import EtcdError, EtcdOtherStore
 from rallypoint.server.etcd.values import Condition, Get, KeyValue, Operation, Outcome, Put, Target
 from rallypoint.server.shards import membership
 from rallypoint.server.shards.membership import Membership
@@ -124,3 +124,30 @@ async def test_refusal_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     await one.forgive()
 
     assert () == store.member().refused
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_what_could_not_be_told_is_told_later(
+    monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    """Once: whether or not the attempt, whose outcome is unknown, was carried out."""
+    store, one = joined()
+    await one.join()
+    transact = store.transact
+
+    async def fail(*request: Sequence[Operation]) -> Outcome:
+        if is_done:
+            await transact(*request)  # type: ignore[arg-type]  # passed on
+        raise EtcdError("request timed out")
+
+    for tell, refused in ((one.decline, (3,)), (one.accept, ())):
+        monkeypatch.setattr(store, "transact", fail)
+        with pytest.raises(EtcdError):
+            await tell(3)
+        monkeypatch.setattr(store, "transact", transact)
+        await one.forgive()
+        assert refused == store.member().refused
+        told = len(store.requests)
+        await one.forgive()
+
+        assert told == len(store.requests)
