@@ -82,3 +82,14 @@ def test_stores_of_a_past_round_go(room: Room, monkeypatch: pytest.MonkeyPatch) 
 
     assert b"new" == new.get("k")
     assert 1 == count_connections(room) - before
+
+
+def test_a_round_outlives_its_closed_stores(room: Room) -> None:
+    """The next store of the round has another connection, and fresh keys as always."""
+    first, _, _ = next(init_method.join("rallypoint://?rank=0&world_size=1"))
+    first.set("k", "old")
+    first.close()
+    second, _, _ = next(init_method.join("rallypoint://?rank=0&world_size=1"))
+
+    assert not second.check(["k"])
+    assert first.prefix != second.prefix

@@ -77,6 +77,11 @@ class Connection:
         return self._client
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its last store was closed."""
+        return self._closed.is_set()
+
+    @property
     def world_size(self) -> int:
         """Ranks of the round, as the coordinator knows them; 0: there is no round now."""
         if not self._world_size:

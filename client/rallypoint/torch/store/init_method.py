@@ -5,7 +5,8 @@ same round gets fresh keys too, so it never reads the addresses of the one befor
 counts, and all ranks have to make the groups equally often.
 
 All groups of a round share one connection, also with `rallypoint.worker`. C++ may hold the stores
-of groups that are gone, so these go only when the process belongs to another round.
+of groups that are gone, so these go only when the process belongs to another round. If a program
+closes all stores that it has, the next group has another connection.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from rallypoint.worker import milestones
 
 if TYPE_CHECKING:
+    from rallypoint.torch.store.connection import Connection
     from rallypoint.torch.store.store import Membership, Store
 
 SCHEME = "rallypoint"
@@ -34,12 +36,9 @@ class _Round:
     """What the process groups of this process share while it belongs to one round."""
 
     def __init__(self, membership: Membership) -> None:
-        from rallypoint.client.values import Scope
-        from rallypoint.torch.store.connection import Connection
-
         self.membership = membership
         self.pid = os.getpid()
-        self.connection = Connection(*membership, Scope.ROUND, is_shared=True)
+        self.connection = _connect(membership)
         self.made: Counter[str] = Counter()
         """Process groups so far, by name."""
 
@@ -95,10 +94,19 @@ def _make_store(name: str, timeout: timedelta) -> Store:
             if current is not None:
                 leave_all(current.connection)
             current = _current = _Round(membership)
+        elif current.connection.is_closed:
+            current.connection = _connect(membership)
         name = encode_key(name, NAME_BYTES_MAX) if name else "default"
         current.made[name] += 1
         prefix = f"init/{name}/{current.made[name]}/"
         return Store.over(current.connection, prefix, timeout)
+
+
+def _connect(membership: Membership) -> Connection:
+    from rallypoint.client.values import Scope
+    from rallypoint.torch.store.connection import Connection
+
+    return Connection(*membership, Scope.ROUND, is_shared=True)
 
 
 def _number(query: dict[str, list[str]], name: str) -> int:
