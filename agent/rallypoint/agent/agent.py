@@ -277,7 +277,6 @@ class Agent:
         except OSError as error:
             self.post(inputs.PortNotReserved(str(error)))
         else:
-            log.info("files_made_again", then="the node is ready once it has a port")
             self.reserve_port()
 
     def reserve_port(self) -> None:
@@ -290,6 +289,8 @@ class Agent:
                 log.warning("port_not_reserved", why=text, then="the node retries until it has one")
             self.post(inputs.PortNotReserved(text))
         else:
+            if self.state.unprepared:
+                log.info("files_made_again", then="the node is ready")
             self.post(inputs.PortReserved(port))
 
     def _forward(self, name: str, signum: int, number: int | None) -> None:

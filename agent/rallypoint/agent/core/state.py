@@ -36,7 +36,7 @@ class PortWait(Struct, frozen=True):
 
     since_ms: int
     attempts: int
-    """Failed attempts."""
+    """Failed attempts, and rounds before them whose files could not be made."""
     retry_ms: int | None
     """When the next attempt is due; None while it is made."""
     text: str
@@ -75,6 +75,8 @@ class AgentState(Struct, frozen=True):
     """Set while no port can be reserved, or no files can be made."""
     unprepared: str = ""
     """Why the files of the last round could not be made; empty: they could, or can again."""
+    unprepared_rounds: int = 0
+    """How many rounds could not be prepared since one was started."""
     desired: Desired | None = None
     """The newest desired state; None before the first."""
     desired_drain: DesiredDrain | None = None

@@ -180,6 +180,7 @@ def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
         held = held.moved(Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)
         work.report(StartedReport(held.number, pids))
+        work.change(unprepared_rounds=0)
     work.hold(held)
 
 
@@ -205,7 +206,8 @@ def _on_workers_not_prepared(work: Work, refused: inputs.WorkersNotPrepared) -> 
     for worker in held.workers:
         held = held.with_worker(worker.ended(exit))
     work.hold(held)
-    work.change(unprepared=refused.text)
+    rounds = work.state.unprepared_rounds + 1
+    work.change(unprepared=refused.text, unprepared_rounds=rounds)
     if not held.is_stopping:
         work.report(BlockedReport(held.number, (), refused.text))
         stop(work, 0)
@@ -301,7 +303,10 @@ def _on_swept(work: Work, token: int) -> None:
     if held.stage in (Stage.SWEEPING, Stage.BLOCKED):
         work.hold(held.moved(Stage.CLEAN))
         if work.state.ending is None:
-            work.do(effects.ReservePort(checks_files=bool(work.state.unprepared)))
+            if work.state.unprepared:  # without pauses, rounds that begin and fail would end a job
+                _retry_later(work, work.now_ms, work.state.unprepared_rounds, work.state.unprepared)
+            else:
+                work.do(effects.ReservePort())
 
 
 def _on_sweep_blocked(work: Work, token: int, pids: tuple[int, ...]) -> None:
@@ -328,10 +333,14 @@ def _on_port_reserved(work: Work, port: int) -> None:
 
 def _on_port_not_reserved(work: Work, text: str) -> None:
     """Try again after a pause; meanwhile the node is not ready, and can only leave."""
-    wait, now_ms = work.state.port_wait, work.now_ms
-    since_ms, attempts = (now_ms, 1) if wait is None else (wait.since_ms, wait.attempts + 1)
+    wait = work.state.port_wait
+    since_ms, attempts = (work.now_ms, 1) if wait is None else (wait.since_ms, wait.attempts + 1)
+    _retry_later(work, since_ms, attempts, text)
+
+
+def _retry_later(work: Work, since_ms: int, attempts: int, text: str) -> None:
     pause_ms = min(PORT_RETRY_MS_MIN << min(attempts - 1, 16), PORT_RETRY_MS_MAX)
-    work.change(port_wait=PortWait(since_ms, attempts, now_ms + pause_ms, text))
+    work.change(port_wait=PortWait(since_ms, attempts, work.now_ms + pause_ms, text))
 
 
 def _port_ms(state: AgentState) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from rallypoint.agent.core.desired import RunOrder
@@ -73,18 +74,22 @@ class LogFolder:
     def check(self, workers: int) -> None:
         """Find out whether the folders and files of so many workers can be made.
 
+        The files are open together, because a start needs about as many descriptors.
+
         Raises:
             OSError: they cannot.
         """
         if not self.has_files:
             return
         parent = self.path or self._log_dir or None
-        with tempfile.TemporaryDirectory(prefix=CHECK_PREFIX, dir=parent) as folder:
+        with ExitStack() as opened:
+            new = tempfile.TemporaryDirectory(prefix=CHECK_PREFIX, dir=parent)
+            folder = opened.enter_context(new)
             for local_rank in range(workers):
                 below = Path(folder) / str(local_rank)
                 below.mkdir()
                 for name in FILES:
-                    (below / name).touch()
+                    opened.enter_context((below / name).open("xb"))
 
     def end_round(self) -> None:
         """Remove the empty folders of the last round, if they are temporary ones."""

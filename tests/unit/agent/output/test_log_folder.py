@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -80,3 +84,28 @@ def test_check_finds_out_whether_folders_can_be_made(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError):
         LogFolder(str(tmp_path / "missing"), "job").check(2)
+
+
+CHECKS = textwrap.dedent("""
+    import os, resource, sys
+    from rallypoint.agent.output.log_folder import LogFolder
+    folder, free = LogFolder(sys.argv[1], "job"), os.dup(0)
+    os.close(free)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for limit in (free + 12, free + 100):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+        try:
+            folder.check(8)
+            print("passed")
+        except OSError as error:
+            print(error.errno)
+    print(os.listdir(sys.argv[1]))
+""")
+
+
+def test_check_needs_as_many_descriptors_as_a_round(tmp_path: Path) -> None:
+    """Files that can be made one after the other may be too many at once."""
+    program = [sys.executable, "-c", CHECKS, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == [str(errno.EMFILE), "passed", "[]"]
