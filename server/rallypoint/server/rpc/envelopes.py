@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
-from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.model.job import JOBS_MAX
+from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
@@ -14,9 +13,8 @@ from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.desired import desired_message
-from rallypoint.server.rpc.views.explanations import Explained
 from rallypoint.server.rpc.views.notices import notices_message
-from rallypoint.server.rpc.views.waiting import set_aside_message, waiting_message
+from rallypoint.server.rpc.views.waiting import set_aside_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
@@ -49,8 +47,6 @@ class Envelopes:
         self._outboxes = outboxes
         self._state = state
         self._explanations = outboxes.explanations
-        self._shown: dict[JobId, tuple[Explained, job_pb2.Waiting | None]] = {}
-        """The latest explanation of each job, as agents get it."""
 
     def take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox; return its messages in the order of sending."""
@@ -103,7 +99,7 @@ class Envelopes:
         known = self._explanations.find(state, node.job_id, now_ms)
         if known is None:
             known = self._explanations.renew(state, job, now_ms)
-        return self._show(node.job_id, known)
+        return known.message
 
     def explained(
         self, session: SessionId, now_ms: int
@@ -117,18 +113,7 @@ class Envelopes:
         if node is None or node.eligibility is not Eligibility.NONE:
             return None  # its health may be why it waits
         known = self._explanations.find(self._state, node.job_id, now_ms)
-        return None if known is None else (known.at_ms, self._show(node.job_id, known))
-
-    def _show(self, job_id: JobId, known: Explained) -> job_pb2.Waiting | None:
-        """Return an explanation as agents get it, made once for all of them."""
-        shown = self._shown.get(job_id)
-        if shown is None or shown[0] is not known:
-            message = None if known.waiting is None else waiting_message(known.waiting)
-            shown = known, message
-            if len(self._shown) >= JOBS_MAX:
-                self._shown.clear()
-            self._shown[job_id] = shown
-        return shown[1]
+        return None if known is None else (known.at_ms, known.message)
 
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None

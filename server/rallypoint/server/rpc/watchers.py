@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from msgspec import Struct, field
@@ -193,12 +193,6 @@ class Watchers:
         if not self._by_host[host]:
             del self._by_host[host]
 
-    def note_changes(self, jobs: Iterable[JobId]) -> None:
-        """Wake the watchers of these jobs, and those of all jobs."""
-        self.note_any()
-        for job_id in jobs:
-            self.note_change(job_id)
-
     def note_any(self) -> None:
         """Wake the watchers of all jobs."""
         self.changed.set()
@@ -211,4 +205,6 @@ class Watchers:
 
     def wake_all(self) -> None:
         """Wake every watcher."""
-        self.note_changes(tuple(self._watched))
+        self.note_any()
+        for job_id in self._watched:
+            self.note_change(job_id)

@@ -6,6 +6,7 @@ It takes 5 ms to explain a job of 4,096 nodes. A reader may ask for it hundreds 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -13,6 +14,8 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.views.waiting import waiting_message
+from rallypoint.v1 import job_pb2
 
 EXPLAINED_MS = 200
 """How long an explanation is reused for others who ask about the same job."""
@@ -23,13 +26,18 @@ Explain = Callable[[State, Job, int], Waiting | None]
 """Returns what a job waits for at a journal time."""
 
 
-class Explained(Struct, frozen=True):
+class Explained(Struct, frozen=True, dict=True):
     """What a job waited for a moment ago."""
 
     at_ms: int
     revision: int
     """Of the job then."""
     waiting: Waiting | None
+
+    @cached_property
+    def message(self) -> job_pb2.Waiting | None:
+        """The same as agents get it, made once for all of them; it must not be changed."""
+        return None if self.waiting is None else waiting_message(self.waiting)
 
 
 class Explanations:
@@ -60,7 +68,7 @@ class Explanations:
         """Explain a job again."""
         waiting = explain(state, job, now_ms)
         known = Explained(now_ms, state.revision_of(job.job_id), waiting)
-        if len(self._explained) >= JOBS_MAX:
+        if job.job_id not in self._explained and len(self._explained) >= JOBS_MAX:
             self._explained.clear()
         self._explained[job.job_id] = known
         return known

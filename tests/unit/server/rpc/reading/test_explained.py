@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outboxes
-from rallypoint.server.rpc.views.explanations import EXPLAINED_MS, NODES_PER_EXPLAINED_MS
+from rallypoint.server.rpc.views import explanations
+from rallypoint.server.rpc.views.explanations import (
+    EXPLAINED_MS,
+    NODES_PER_EXPLAINED_MS,
+    Explanations,
+)
 from support.core.coordinator import Bench
 
 
@@ -62,3 +71,23 @@ def test_node_that_is_set_aside_has_its_own() -> None:
     assert envelopes.explained(first, bench.now_ms) is not None
     assert envelopes.explained(second, bench.now_ms) is None
     assert envelopes.explained("unknown", bench.now_ms) is None  # type: ignore[arg-type]
+
+
+def test_explanations_of_other_jobs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is explained again needs no more room, also when there are as many as can be."""
+    monkeypatch.setattr(explanations, "JOBS_MAX", 2)
+    known, benches = Explanations(), [make(1, 2)[0], make(1, 2)[0], make(1, 2)[0]]
+    jobs = [replace(bench.job(), job_id=JobId(f"{n}")) for n, bench in enumerate(benches)]
+
+    def find() -> list[bool]:
+        found = (
+            known.find(bench.state, job.job_id, 0) for bench, job in zip(benches, jobs, strict=True)
+        )
+        return [one is not None for one in found]
+
+    for number in (0, 1, 0):
+        known.renew(benches[number].state, jobs[number], 0)
+    assert [True, True, False] == find()
+    known.renew(benches[2].state, jobs[2], 0)
+
+    assert [False, False, True] == find()
