@@ -29,6 +29,8 @@ class Begun(Struct):
 
     state: State
     clock: JournalClock
+    stood_ms: int = 0
+    """How long journal time stood since the state was made."""
 
 
 async def begin(
@@ -54,7 +56,7 @@ async def begin(
     """
     began_ns = time.monotonic_ns()
     loaded = await journal.load()
-    unix_ms = wall_ms()
+    loaded_ns, unix_ms = time.monotonic_ns(), wall_ms()
     if not loaded.records:
         return await _begin_new(journal, timing, unix_ms, loaded.shards, together, listens=listens)
     now_ms = continue_ms(loaded.now_ms)
@@ -71,6 +73,7 @@ async def begin(
         timing=timing,
         now_ms=now_ms,
         explain=_explain,
+        away_ms=max(0, unix_ms - loaded.unix_ms),
     )
     restored.records += restored.state.clocks.measure(now_ms, unix_ms)
     await journal.append(restored.records, now_ms)
@@ -79,14 +82,15 @@ async def begin(
     facts = {"records": len(loaded.records), "jobs": jobs, "nodes": sessions}
     which = {} if shard is None else {"shard": shard}
     log.info("journal_loaded", **which, **facts, took_ms=took_ms)
-    return _count(restored.state, JournalClock(now_ms), together)
+    stood_ms = (time.monotonic_ns() - loaded_ns) // 1_000_000
+    return _count(restored.state, JournalClock(now_ms), together, stood_ms)
 
 
 def _log_gap(gap_ms: int, shard: int | None) -> None:
     """Log that the journal was written long before now, or after it, by the wall clock.
 
     The wall clock cannot tell how long the coordinator was away from how far it was set. Neither
-    decides anything, apart from the epoch.
+    decides anything, apart from the epoch, and from how old the failures are that it knows.
     """
     if abs(gap_ms) <= JUMP_MS:
         return
@@ -99,12 +103,14 @@ def _log_gap(gap_ms: int, shard: int | None) -> None:
     log.warning("journal_time_resumed", **which, for_s=gap_ms // 1000, why=why)
 
 
-def _count(state: State, clock: JournalClock, together: Together | None) -> Begun:
+def _count(
+    state: State, clock: JournalClock, together: Together | None, stood_ms: int = 0
+) -> Begun:
     """Count a state, whose first batch is in its journal, with the others of its process."""
     if together is not None:
         together.parts.append(state.holding)
         state.together = together
-    return Begun(state, clock)
+    return Begun(state, clock, stood_ms)
 
 
 async def _begin_new(

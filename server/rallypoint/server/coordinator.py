@@ -30,6 +30,7 @@ from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.reads.weights import EVENT_BYTES, NODE_BYTES
 from rallypoint.server.core.state.state import State
@@ -97,6 +98,7 @@ class Coordinator:
         announces: bool,
         is_shared: bool = False,
         may_log: Callable[[inputs.Input], bool] = lambda input: True,
+        stood_ms: int = 0,
     ) -> None:
         """Take ownership of `state`; `run` does the work.
 
@@ -108,6 +110,7 @@ class Coordinator:
             announces: whether to log what happens to jobs.
             is_shared: whether another coordinator may own this part of the jobs next.
             may_log: whether there is room in the log for a line about a refused input.
+            stood_ms: how long journal time stood since the state was made.
         """
         self._state = state
         self._stepper = Stepper(state)
@@ -129,8 +132,10 @@ class Coordinator:
         """Bounds the reads that wait."""
         self._reading_ns = 0
         """Processor time that the last turn spent on readers."""
-        self._stalled_ms = 0
+        self._stalled_ms = stood_ms
         """Length of stalls that the core does not know about yet."""
+        self._held_ms = 0
+        """By how much the clock was held back in all."""
         self._compaction = Compaction(journal.length, journal.size, is_shared=is_shared)
         self._kept_ms = clock.now_ms()
         """Journal time of the latest batch."""
@@ -142,7 +147,7 @@ class Coordinator:
         Raises:
             CoordinatorEnded: when no turn will come.
         """
-        await self._put(_date_exits(input, self._clock.now_ms()))
+        await self._put(_date_exits(input, self._clock.now_ms() + self._held_ms))
 
     def submit_now(self, input: inputs.Input) -> None:
         """Add an input for the next turn, if there is room.
@@ -153,7 +158,7 @@ class Coordinator:
         """
         if self._has_ended:
             raise CoordinatorEnded
-        self._inbox.put_now(_date_exits(input, self._clock.now_ms()))
+        self._inbox.put_now(_date_exits(input, self._clock.now_ms() + self._held_ms))
 
     def hear(self, beat: inputs.Heartbeat) -> bool:
         """Note a heartbeat. It starts no turn; the next turn applies it before it checks leases.
@@ -262,9 +267,13 @@ class Coordinator:
     def _notice_stall(self, planned_ms: int) -> None:
         late_ms = self._clock.now_ms() - planned_ms
         if late_ms > LATE_MS:
-            self._clock.hold_back(late_ms)
-            self._stalled_ms += late_ms
+            self._hold_back(late_ms)
             log.warning("coordinator_stalled", late_ms=late_ms)
+
+    def _hold_back(self, stalled_ms: int) -> None:
+        self._clock.hold_back(stalled_ms)
+        self._held_ms += stalled_ms
+        self._stalled_ms += stalled_ms
 
     async def _turn(self, arrived: Sequence[Item], now_ms: int) -> None:
         turn = Turn()
@@ -353,8 +362,7 @@ class Coordinator:
             await self._compact(now_ms)
         waited_ms = self._clock.now_ms() - now_ms
         if waited_ms > LATE_MS:
-            self._clock.hold_back(waited_ms)
-            self._stalled_ms += waited_ms
+            self._hold_back(waited_ms)
             log.warning("journal_stalled", waited_ms=waited_ms)
 
     async def _compact(self, now_ms: int) -> None:
@@ -374,7 +382,7 @@ class Coordinator:
         self._compaction.note(self._journal.length, self._journal.size)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
-        refusal = self._stepper.step(input, now_ms, turn)
+        refusal = self._stepper.step(_move_exits(input, -self._held_ms), now_ms, turn)
         if refusal is not None and refusal.kind is not RefusalKind.INTERNAL:
             with _containing():
                 _log_refusal(self._state, input, refusal, self._may_log)
@@ -419,13 +427,29 @@ def _date_exits(input: inputs.Input, now_ms: int) -> inputs.Input:
     """Return an input that arrives now, with the times of the exits that it reports.
 
     It may wait for its turn longer than another one, so that ages would not be true by then.
+
+    Args:
+        input: the input.
+        now_ms: journal time as if the clock was never held back.
     """
+    return _with_exits(input, lambda exit: exit.dated(now_ms))
+
+
+def _move_exits(input: inputs.Input, by_ms: int) -> inputs.Input:
+    """Return an input with later times of the exits that it reports."""
+
+    def move(exit: WorkerExit) -> WorkerExit:
+        return exit if exit.at_ms is None else replace(exit, at_ms=exit.at_ms + by_ms)
+
+    return _with_exits(input, move) if by_ms else input
+
+
+def _with_exits(input: inputs.Input, change: Callable[[WorkerExit], WorkerExit]) -> inputs.Input:
     match input:
         case inputs.Exited(exits=exits) | inputs.Recorded(exits=exits):
-            return replace(input, exits=tuple(exit.dated(now_ms) for exit in exits))
+            return replace(input, exits=tuple(map(change, exits)))
         case inputs.Hello(held=held) if held is not None and held.exits:
-            exits = tuple(exit.dated(now_ms) for exit in held.exits)
-            return replace(input, held=replace(held, exits=exits))
+            return replace(input, held=replace(held, exits=tuple(map(change, held.exits))))
         case _:
             return input
 

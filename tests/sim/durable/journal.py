@@ -108,7 +108,7 @@ class DiskJournal:
         return Loaded(records, batches[-1].now_ms, batches[-1].unix_ms, is_new=False)
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
-        disk = self._disk
+        disk, batch = self._disk, encode_batch(records, now_ms, _unix_ms())
         await self._rest()
         match disk.take(*DiskFault):
             case DiskFault.CRASH_BEFORE | DiskFault.CRASH_HALFWAY:  # a torn batch is dropped
@@ -120,9 +120,9 @@ class DiskJournal:
             case DiskFault.SLOW:
                 await asyncio.sleep(disk.rng.uniform(0, SLOW_S_MAX))
             case DiskFault.CRASH_AFTER | DiskFault.CRASH_COMPACTING:
-                self._write(records, now_ms)
+                disk.batches.append(batch)
                 await disk.crash()
-        self._write(records, now_ms)
+        disk.batches.append(batch)
         self.length += len(records)
         await self._rest()
 
@@ -139,9 +139,6 @@ class DiskJournal:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-    def _write(self, records: Sequence[JournalRecord], now_ms: int) -> None:
-        self._disk.batches.append(encode_batch(records, now_ms, _unix_ms()))
 
     async def _rest(self) -> None:
         """Take a part of the time that the journal takes."""

@@ -75,6 +75,7 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
             timing=timing,
             now_ms=now_ms,
             explain=_explain,
+            away_ms=max(0, unix_ms - batches[-1].unix_ms),
         )
         state, records = restored.state, restored.records
     records += state.clocks.measure(now_ms, unix_ms)

@@ -22,6 +22,7 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.round import Round, RoundHeader, RoundReason
+from rallypoint.server.core.verdicts.blame import with_older_failures
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ class RestoredIsWhole(Checker):
         text = f"{new.job_id} forms since {new.forming_since_ms}, and had since before"
         self.require(new.forming_since_ms >= old.forming_since_ms, text)
         self._same(f"round of {old.job_id}", old.round is None, new.round is None)
+        before, after = (job.round.failures if job.round else () for job in (old, new))
+        if before and after:  # they became older meanwhile, all by as much
+            by_ms = (before[0].exit.at_ms or 0) - (after[0].exit.at_ms or 0)
+            self.require(by_ms >= 0, f"failures of {old.job_id} are {-by_ms} ms younger")
+            old = with_older_failures(old, by_ms)
         if isinstance(old.round, Round):
             assert new.round is not None
             what = f"of round {old.round.header.number}"

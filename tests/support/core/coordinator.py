@@ -249,13 +249,14 @@ class Bench:
         self.death = None
         raise Died
 
-    def restart(self, journal: Iterable[JournalRecord] = ()) -> None:
+    def restart(self, journal: Iterable[JournalRecord] = (), away_ms: int = 0) -> None:
         """Let the coordinator start again from its journal; every stream is gone.
 
         Meanwhile journal time stands, however long that takes.
 
         Args:
             journal: what it loads; empty: everything that it has recorded.
+            away_ms: how long that takes, by the wall clock.
         """
         loaded = tuple(journal or self.records)
         self.now_ms = continue_ms(self.now_ms)
@@ -268,6 +269,7 @@ class Bench:
             timing=self.state.timing,
             now_ms=self.now_ms,
             explain=lambda _, error: str(error),
+            away_ms=away_ms,
         )
         self.state = restored.state
         self.records = [*loaded, *restored.records]

@@ -43,7 +43,7 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally, tally_of
-from rallypoint.server.core.verdicts.blame import describe_exit
+from rallypoint.server.core.verdicts.blame import describe_exit, with_older_failures
 from rallypoint.server.core.verdicts.health import find_eligibility
 
 ADOPTION_MS = 1_000
@@ -116,6 +116,7 @@ def restore(
     timing: Timing,
     now_ms: int,
     explain: Callable[[JobId, Exception], str],
+    away_ms: int = 0,
 ) -> Restored:
     """Return the state of the coordinator as it starts again.
 
@@ -127,6 +128,8 @@ def restore(
         timing: of the coordinator.
         now_ms: journal time, later than the latest batch: what was due before has happened.
         explain: returns why a job could not be restored, for its verdict.
+        away_ms: for how long no coordinator was there, by the wall clock. Known failures became
+            older by as much, which decides only which of them was the first.
     """
     state = State(
         coordinator_id=coordinator_id,
@@ -160,7 +163,8 @@ def restore(
         nodes = memory.nodes.get(job_id, {})
         try:
             _refuse_broken(memory, job_id)
-            _restore_job(state, job, nodes, now_ms, len(known))
+            older = with_older_failures(job, away_ms)
+            _restore_job(state, older, nodes, now_ms, len(known))
             _restore_shared(state, memory, job_id, barriers.get(job_id, {}))
             check_whole(state, job_id)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others

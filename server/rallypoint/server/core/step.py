@@ -37,6 +37,7 @@ from rallypoint.server.core.sessions.sessions import (
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import NO_CHANGES, Delta, State
+from rallypoint.server.core.verdicts.blame import with_older_failures
 from rallypoint.server.core.verdicts.health import end_quarantines
 
 
@@ -163,10 +164,17 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
 
 
 def _note_stall(draft: Draft, late_ms: int) -> None:
-    """Suspect the network for the coordinator's own lease if agents may have given up streams."""
+    """Suspect the network for the coordinator's own lease if agents may have given up streams.
+
+    Failures became older meanwhile, although journal time stood.
+    """
     shortest_ms, suspected_ms = draft.state.shortest_lease_ms(), draft.state.own_lease_ms()
     network = note_stall(draft.network, late_ms, draft.now_ms, shortest_ms, suspected_ms)
     draft.put_network(network)
+    for job in draft.state.jobs.values():
+        older = with_older_failures(job, late_ms)
+        if older is not job:
+            draft.put_job(older)
 
 
 def _expire(draft: Draft) -> None:

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.beginning import begin
 from rallypoint.server.core.messages.records import ClockMeasured, EpochRaised, EventsLogged
-from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
 from rallypoint.server.journal.memory import MemoryJournal
@@ -20,6 +21,8 @@ from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import job_pb2
+from support.core.coordinator import Bench
+from support.core.fake_agents import JOB
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -72,6 +75,24 @@ async def test_journal_time_continues(ago_ms: int) -> None:
     events = {line["event"] for line in lines} & {"journal_time_resumed", "wall_clock_jumped"}
     expected = {HOUR_MS: {"journal_time_resumed"}, -DAY_MS: {"wall_clock_jumped"}}
     assert events == expected.get(ago_ms, set())
+
+
+@pytest.mark.parametrize("ago_ms", [7_000, HOUR_MS, -DAY_MS])
+async def test_known_failures_became_older_meanwhile(ago_ms: int) -> None:
+    """The agents count their ages on; a clock that was set back makes nothing younger."""
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=1, settle_ms=0), durable=True)
+    bench.run_round("a")[0].fail()
+    journal = Remembered(now_ms=bench.now_ms, ago_ms=ago_ms)
+    journal._records = bench.records
+
+    begun = await begin(journal, TIMING, listens=True)
+
+    (before,), (after,) = (
+        state.jobs[JobId(JOB)].round.failures  # type: ignore[union-attr]  # it stops
+        for state in (bench.state, begun.state)
+    )
+    older_ms = (before.exit.at_ms or 0) - (after.exit.at_ms or 0)
+    assert max(0, ago_ms) <= older_ms < max(0, ago_ms) + 55_000
 
 
 @pytest.mark.parametrize("listens", [False, True])

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
+from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
-from support.core.fake_agents import identity
+from rallypoint.server.stepper import Stepper, Turn
+from support.core.fake_agents import identity, worker_exit
 
 AWAY_MS = 9_000
+HELLO = inputs.Hello(
+    identity=identity("a", JobSpec(max_nodes=2)),
+    connection=1,
+    epoch=0,
+    run=0,
+    coordinator_id="",
+    coordinator_durable=False,
+    acknowledged=0,
+    revision=0,
+    held=None,
+    ready=inputs.ReadyPort(0, 20_000),
+)
 
 
 class SteppedClock(JournalClock):
@@ -35,14 +50,20 @@ class SteppedClock(JournalClock):
 class SlowJournal(MemoryJournal):
     """A journal that takes its time for the first batch."""
 
-    def __init__(self, clock: SteppedClock, takes_ms: int) -> None:
+    def __init__(
+        self, clock: SteppedClock, takes_ms: int, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__("0" * 32)
         self._clock = clock
         self._takes_ms = takes_ms
+        self._meanwhile = meanwhile
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         await super().append(records, now_ms)
-        self._clock.passed_ms += self._takes_ms
+        if self._takes_ms:
+            self._clock.passed_ms += self._takes_ms // 2
+            self._meanwhile()
+            self._clock.passed_ms += self._takes_ms // 2
         self._takes_ms = 0
 
 
@@ -75,22 +96,10 @@ async def test_time_away_is_no_time_and_makes_the_path_suspect(
     state = State("c1", 1_000, first_epoch=1_000)
     journal, outlet = SlowJournal(clock, journal_ms), StallingOutlet(clock, turn_ms)
     coordinator = Coordinator(state, journal, outlet, clock, announces=False)
-    hello = inputs.Hello(
-        identity=identity("a", JobSpec(max_nodes=2)),
-        connection=1,
-        epoch=0,
-        run=0,
-        coordinator_id="",
-        coordinator_durable=False,
-        acknowledged=0,
-        revision=0,
-        held=None,
-        ready=inputs.ReadyPort(0, 20_000),
-    )
     running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
     try:
         async with asyncio.timeout(60):
-            await coordinator.submit(hello)
+            await coordinator.submit(HELLO)
             await coordinator.read(lambda state, now_ms: None)
             left_ms, names, is_suspected = await coordinator.read(
                 lambda state, now_ms: (
@@ -106,3 +115,37 @@ async def test_time_away_is_no_time_and_makes_the_path_suspect(
     assert [NodeName("a")] == names
     assert left_ms >= state.timing.lease_ms - 200
     assert suspected == is_suspected
+
+
+async def test_exit_keeps_its_age_while_the_journal_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It arrives before the clock is held back, and has its turn afterwards."""
+    clock = SteppedClock()
+    sender = inputs.Sender(HELLO.identity.session, connection=1, epoch=1_000, sequence=1)
+    exited = inputs.Exited(sender, round=1, exits=(replace(worker_exit(), ago_ms=100),))
+    stepped: list[inputs.Input] = []
+
+    def step(self: Stepper, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
+        stepped.append(input)
+        return real(self, input, now_ms, turn)
+
+    real = Stepper.step
+    monkeypatch.setattr(Stepper, "step", step)
+    state = State("c1", 1_000, first_epoch=1_000)
+    journal = SlowJournal(clock, AWAY_MS, lambda: coordinator.submit_now(exited))
+    outlet = StallingOutlet(clock, 0)
+    coordinator = Coordinator(state, journal, outlet, clock, announces=False)
+    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
+    try:
+        async with asyncio.timeout(60):
+            await coordinator.submit(HELLO)
+            await coordinator.read(lambda state, now_ms: None)
+            now_ms = await coordinator.read(lambda state, now_ms: now_ms)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    assert inputs.Stalled(AWAY_MS) in stepped
+    (found,) = [one for one in stepped if isinstance(one, inputs.Exited)]
+    assert now_ms - AWAY_MS // 2 - 100 == found.exits[0].at_ms

@@ -1,9 +1,10 @@
 """Finds what failed first in a round, where and why.
 
 The verdict follows from causes and from the order of failures. A worker fails when it records its
-error, else when it ends; between nodes the ages of failures are compared, never wall clocks. A lost
-node explains the failures of its peers, even when a peer's broken connection was reported first. So
-does a worker with its own cause. Among equals, the first one to fail is the culprit.
+error, else when it ends; between nodes the ages of failures are compared, never wall clocks. They
+grow while journal time stands, see `with_older_failures`. A lost node explains the failures of its
+peers, even when a peer's broken connection was reported first. So does a worker with its own cause.
+Among equals, the first one to fail is the culprit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.base.signal_names import find_signal_name
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
@@ -109,6 +111,21 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
     )
     unlisted = _find_unlisted(round, groups, rank)
     return replace(round, failures=failures, failure_groups=groups, unlisted_ranks=unlisted)
+
+
+def with_older_failures(job: Job, by_ms: int) -> Job:
+    """Return the job after journal time has stood for so long, while known failures became older.
+
+    So the ages of failures that are reported later can be compared with theirs.
+    """
+    round = job.round
+    if by_ms <= 0 or round is None or not round.failures:
+        return job
+    failures = tuple(
+        replace(failed, exit=replace(failed.exit, at_ms=(failed.exit.at_ms or 0) - by_ms))
+        for failed in round.failures
+    )
+    return replace(job, round=replace(round, failures=failures))
 
 
 def without_failure(round: Round, rank: int) -> Round | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages.inputs import Stalled
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import SLACK_MS, fenced_until_ms
 from support.core.coordinator import Bench
-from support.core.fake_agents import FakeAgent
+from support.core.fake_agents import FakeAgent, worker_exit
 from support.recovery.returns import come_back
 
 PAIR = JobSpec(min_nodes=1, max_nodes=2, max_restarts=1, settle_ms=0)
@@ -104,3 +105,29 @@ def test_start_of_workers_is_due_once(lived_ms: int) -> None:
         passed_ms += LIFE_MS
 
     assert passed_ms < Timing().start_due_ms + LEASE_MS + 3 * LIFE_MS
+
+
+@pytest.mark.parametrize("later_ms", [20, -20])
+@pytest.mark.parametrize("is_stall", [False, True])
+def test_order_of_failures_survives_that_journal_time_stands(
+    later_ms: int, *, is_stall: bool
+) -> None:
+    """The age of a failure that is reported afterwards counts the time that journal time does not:
+    a worker that has failed just after another one is not taken for the culprit."""
+    stood_ms, soon_ms = 5_000, 50
+    bench, a, b = running()
+    a.fail(worker_exit(3))
+    bench.advance(soon_ms)
+
+    if is_stall:
+        bench.take(Stalled(stood_ms))
+    else:
+        bench.restart(away_ms=stood_ms)
+        come_back(a, NodeState.FAILED, [worker_exit(3)])
+        come_back(b)
+    b.fail(replace(worker_exit(4), ago_ms=soon_ms + stood_ms - later_ms))
+
+    culprit = bench.the_verdict().culprit
+    assert culprit is not None
+    assert ("a" if later_ms > 0 else "b") == culprit.name
+    bench.check_journal()
