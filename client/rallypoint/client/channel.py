@@ -20,11 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.base.addresses import parse_endpoints
+from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, read_failure
 from rallypoint.wire.access import Access, from_environment
 from rallypoint.wire.channel import Options, client_options
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY, Credentials, Metadata
 from rallypoint.wire.handshakes import explain, is_closed, probe
+from rallypoint.wire.loading import claim_grpc
 from rallypoint.wire.local_token import with_local_token
 
 KEEPALIVE_S = 10
@@ -123,7 +125,11 @@ class Connections(Generic[Channel]):
         self._reached: set[str] = set()
 
     def find(self, target: str) -> Line[Channel]:
-        """Return the line for a new call to host:port."""
+        """Return the line for a new call to host:port.
+
+        Raises:
+            ClientClosed: this process is a fork in which gRPC cannot work.
+        """
         version = self._credentials.version
         line = self._current.get(target)
         if line is not None and version == self._version:
@@ -144,6 +150,11 @@ class Connections(Generic[Channel]):
                 del self._current[target]
 
     def _open(self, target: str) -> Line[Channel]:
+        if not claim_grpc():
+            raise ClientClosed(
+                "this process was forked from one that uses gRPC, which cannot work here: "
+                "start it by spawn or forkserver"
+            )
         options = channel_options(is_shared=self.is_shared)
         line = Line(self._open_channel(self._credentials, target, options), {})
         self._all.add(line)

@@ -256,6 +256,6 @@ class InternalError(RallypointError):
 
 
 class ClientClosed(RallypointError):
-    """The client was closed, or a child was forked from its process."""
+    """The client was closed, or this process is a fork in which it cannot work."""
 
     status = "CANCELLED"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -30,6 +31,7 @@ from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.access import Access
+from rallypoint.wire.loading import FORKS, claim_grpc, has_fork_handlers
 
 log = get_logger()
 
@@ -124,6 +126,7 @@ class EmbeddedAgent:
             self._error = str(error)
             self._end(EXIT_SOFTWARE)
             raise
+        _warn_of_fork_handlers()
         self._thread.start()
         atexit.register(self._leave_at_exit)
         if not self._begun.wait(BEGIN_S_MAX):
@@ -310,8 +313,14 @@ class EmbeddedAgent:
         )
 
 
-_grpc_pids: set[int] = set()
-"""The process whose agents have used gRPC, in it and in its forks."""
+@cache
+def _warn_of_fork_handlers() -> None:
+    if has_fork_handlers():
+        log.warning(
+            "fork_handlers_found",
+            why="the program imported gRPC before the agent",
+            then=f"a fork of it may die of SIGSEGV; start the program with {FORKS}=0",
+        )
 
 
 def _claim_grpc() -> int:
@@ -320,10 +329,8 @@ def _claim_grpc() -> int:
     Raises:
         AgentGone: it was; here it would wait for ever.
     """
-    _grpc_pids.add(os.getpid())
-    if len(_grpc_pids) == 1:
+    if claim_grpc(is_agent=True):
         return os.getpid()
-    _grpc_pids.remove(os.getpid())
     raise AgentGone(
         "this process is a fork of one that has already launched, where gRPC cannot work: "
         "start it with spawn or forkserver"

@@ -17,6 +17,7 @@ from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
 from rallypoint.elastic.values.run_result import RunResult
 from rallypoint.elastic.values.worker_group import WorkerGroup, WorkerState
 from rallypoint.elastic.values.worker_spec import WorkerSpec
+from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
     from rallypoint.agent.helper.host import WorkerHost
@@ -65,6 +66,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         # The helper process starts before gRPC is imported: what may fork does it before.
         launch, host = self._new_launch()
         try:
+            load_grpc()
             from rallypoint.elastic.agents.local_launch import new_local_seat
 
             return new_local_seat(

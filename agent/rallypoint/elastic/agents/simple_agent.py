@@ -34,6 +34,7 @@ from rallypoint.elastic.rendezvous.errors import (
 from rallypoint.elastic.values.run_result import RunResult
 from rallypoint.elastic.values.worker_group import Worker, WorkerGroup, WorkerState
 from rallypoint.elastic.values.worker_spec import WorkerSpec
+from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
     from rallypoint.elastic.node.plan import Plan
@@ -158,6 +159,7 @@ class SimpleElasticAgent(RecordingAgent):
         self._seat.start()
 
     def _new_seat(self, handler: CoordinatedRendezvous) -> Seat:
+        load_grpc()
         from rallypoint.elastic.node.seat import ForeignSeat
 
         return ForeignSeat(self._plan(handler))

@@ -27,7 +27,6 @@ from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
 from rallypoint.agent.workers.environ import Function, Launch
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.functions.payload import write_payload
-from rallypoint.wire.loading import FORKS_OFF, load_grpc
 
 
 class StartMethod(StrEnum):
@@ -97,11 +96,6 @@ class FunctionLaunch:
         Raises:
             OSError: the process cannot start.
         """
-        host = self._start()
-        load_grpc(FORKS_OFF)  # a later launch of this process by fork leaves it alone
-        return host
-
-    def _start(self) -> WorkerHost:
         if self.start_method is StartMethod.FORK:
             return WorkerHost.fork(self._call)
         if self.start_method is StartMethod.FORKSERVER:

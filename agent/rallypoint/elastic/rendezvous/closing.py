@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rallypoint.client import Client, RallypointError
+from rallypoint.client import RallypointError
 from rallypoint.elastic.rendezvous.errors import RendezvousConnectionError
 from rallypoint.wire.access import Access
+from rallypoint.wire.loading import load_grpc
 
 CLOSE_S_MAX = 30.0
 """torch's close_timeout."""
@@ -21,6 +22,8 @@ def cancel_job(coordinator: str, job_id: str, access: Access | None = None) -> N
     Raises:
         RendezvousConnectionError: the coordinator does not answer.
     """
+    load_grpc()  # before the client imports it: this program may launch by fork
+    from rallypoint.client import Client
     from rallypoint.client.errors import UnknownJob
 
     with Client(coordinator, limit_s=CLOSE_S_MAX, access=access) as client:

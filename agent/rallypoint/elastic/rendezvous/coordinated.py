@@ -17,6 +17,7 @@ from rallypoint.elastic.rendezvous.handler import (
 )
 from rallypoint.elastic.rendezvous.hosting import C10D_PORT, find_hosting
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
     from rallypoint.elastic.node.options import JobOptions
@@ -105,6 +106,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         return RendezvousInfo(store, rank, header.group_world_size, info), order.number
 
     def _take_own_seat(self) -> ForeignSeat:
+        load_grpc()
         from rallypoint.elastic.node.seat import ForeignSeat
         from rallypoint.elastic.rendezvous.planning import plan_node
 

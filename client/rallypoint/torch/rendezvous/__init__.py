@@ -34,9 +34,9 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: when a parameter is wrong; the text says which one.
     """
-    from rallypoint.wire.loading import QUIET, load_grpc
+    from rallypoint.wire.loading import load_grpc
 
-    load_grpc(QUIET)  # its C core would write its own lines
+    load_grpc(is_quiet=True)  # its C core would write its own lines
     from rallypoint.torch.rendezvous.handler import CoordinatorRendezvousHandler
 
     return CoordinatorRendezvousHandler(params)
