@@ -42,7 +42,7 @@ def test_fence_holds_without_the_helper(world: World) -> None:
 def test_stop_does_not_wait_for_a_frozen_helper(world: World) -> None:
     """The job says what it waits for; then the helper is replaced, and the next round has all."""
     agents = [
-        world.agent(name, "--shutdown-timeout=1", "--max-restarts=3", nnodes="2") for name in "ab"
+        world.agent(name, "--shutdown-timeout=5", "--max-restarts=3", nnodes="2") for name in "ab"
     ]
     both = world.mailbox.workers(2)
     witness = Witness()

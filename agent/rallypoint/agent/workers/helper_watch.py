@@ -5,7 +5,7 @@ it was stopped or waits for the kernel, would keep a node from its next round, a
 workers alive beyond the fence. So the agent asks it for a sign of life once a second, and kills it
 
   * just after the fence, unless it confirms that it has carried out the fence;
-  * when its workers have to end at last, and it has been silent for `SILENT_S_MAX`;
+  * when its workers have to end at last, or it has none, and it has been silent for `SILENT_S_MAX`;
   * otherwise, when it has been silent for `FROZEN_S_MAX`.
 
 The workers die with the helper: the kernel sends SIGKILL to its children, and the agent ends the
@@ -36,8 +36,9 @@ LATE_S_MAX = 0.5
 """A look that comes later than this after its time says nothing about the helper."""
 NOTICED_S = 3
 """Silence that is logged, and that the coordinator learns of during a stop."""
-SILENT_S_MAX = 5
-"""Silence that a sweep waits for: the workers have to die anyway."""
+SILENT_S_MAX = 3
+"""Silence that a sweep waits for: the workers have to die anyway. The coordinator waits for 5 s
+beyond the shutdown timeout. A helper without workers is replaced as soon: it costs nothing."""
 FROZEN_S_MAX = 60
 """Silence that costs running workers, or the agent if its helper cannot be replaced. A shared file
 system that hangs for half a minute may stop a healthy helper: it reads its program from there."""
@@ -121,10 +122,12 @@ class HelperWatch:
         self._silent_s = 0
 
     def _note_silence(self, host: WorkerHost) -> None:
-        is_hurried = self._is_sweeping() and host.is_replaceable
+        is_hurried = host.is_replaceable and (self._is_sweeping() or not self._is_used())
         limit_s = SILENT_S_MAX if is_hurried else FROZEN_S_MAX
         if self._silent_s == NOTICED_S:
-            then = f"it is killed after {FROZEN_S_MAX} s, or once its workers have to end"
+            is_waiting = host.is_replaceable and not is_hurried
+            ends = ", or once its workers have to end" if is_waiting else ""
+            then = f"it is killed after {limit_s} s{ends}"
             log.warning("helper_stalled", pid=host.pid, for_s=self._silent_s, then=then)
             self._post(inputs.HelperSilent(host.pid))
         if self._silent_s >= limit_s:

@@ -17,6 +17,7 @@ from rallypoint.agent.workers.helper_watch import (
     TICK_S,
     HelperWatch,
 )
+from rallypoint.server.core.model.spec import Timing
 
 
 class Host:
@@ -133,23 +134,32 @@ def test_silence_is_told_and_ends_with_an_answer(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_sweeping", "is_replaceable", "limit_s"),
+    ("is_sweeping", "is_used", "is_replaceable", "limit_s"),
     [
-        (True, True, SILENT_S_MAX),
-        (True, False, FROZEN_S_MAX),
-        (False, True, FROZEN_S_MAX),
+        (True, True, True, SILENT_S_MAX),
+        (False, False, True, SILENT_S_MAX),
+        (True, True, False, FROZEN_S_MAX),
+        (False, False, False, FROZEN_S_MAX),
+        (False, True, True, FROZEN_S_MAX),
     ],
 )
 def test_silent_helper_is_killed(
-    bench: Bench, is_sweeping: bool, is_replaceable: bool, limit_s: int
+    bench: Bench, is_sweeping: bool, is_used: bool, is_replaceable: bool, limit_s: int
 ) -> None:
-    """Soon when its workers have to end anyway; late when that costs workers, or the agent."""
-    bench.is_sweeping = is_sweeping
+    """Soon when it has no workers, or they have to end; late when that costs them, or the agent."""
+    bench.is_sweeping, bench.is_used = is_sweeping, is_used
     bench.host.is_replaceable = is_replaceable
     bench.host.is_frozen = True
 
     assert not bench.killed_after(limit_s + TICK_S / 2)
     assert bench.killed_after(TICK_S)
+
+
+def test_node_is_clean_in_time_for_the_next_round(bench: Bench) -> None:
+    """A coordinator waits five seconds beyond the shutdown timeout, which may be 0."""
+    bench.is_sweeping = bench.host.is_frozen = True
+
+    assert bench.killed_after(Timing().stop_slack_ms / 1_000 - TICK_S)
 
 
 def test_time_in_which_the_agent_stands_still_counts_for_nothing(bench: Bench) -> None:
