@@ -254,11 +254,13 @@ class Server:
 
         async def call() -> None:
             handler = await self._find(method)
+            context = Context(None, handler, "operator", request)
             try:
-                context = Context(None, handler, "operator", request)
                 answered(await handler.stream_unary(None, context))
             except grpc.aio.AbortError:
                 answered(None)
+            finally:
+                context.finish(OK)
 
         def begin() -> None:
             task = self.loop.create_task(call())
@@ -292,6 +294,11 @@ class Context:
         self._peer = peer
         self._is_finished = False
         self._aborted: grpc.aio.AbortError | None = None
+        self._done: list[Callable[[Context], None]] = []
+        """What is called when the call ends."""
+
+    def add_done_callback(self, callback: Callable[[Context], None]) -> None:
+        self._done.append(callback)
 
     def peer(self) -> str:
         return self._peer
@@ -333,6 +340,8 @@ class Context:
         if self._is_finished:
             return
         self._is_finished = True
+        for callback in self._done:
+            callback(self)
         if self._stream is not None and not self._stream.is_over_at_server:
             self._stream.is_over_at_server = True
             self._stream.down.send(status)
