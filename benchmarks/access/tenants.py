@@ -276,7 +276,7 @@ async def look(site: Site, found: Found, before_mb: float, journal_mb: float) ->
 async def attack(site: Site, job: Job, found: Found, seconds: float) -> None:
     """Let the job fail alone, beside the attack, and beside a process that only computes."""
     async with site.attacker(found.attack, seconds) as client:
-        await job.fail(seconds / 2, found.alone_ms, found.alone_beats_ms)
+        await job.fail(seconds / 4, found.alone_ms, found.alone_beats_ms)
         logged, before_mb = site.log.stat().st_size, read_rss_mb(site.pid)
         spent_s, begun_s = read_cpu_s(site.pid), time.monotonic()
         assert client.stdin is not None
@@ -297,7 +297,7 @@ async def attack(site: Site, job: Job, found: Found, seconds: float) -> None:
     share = min(0.99, found.client_cores)
     busy = await asyncio.create_subprocess_exec(sys.executable, "-c", BUSY, str(share))
     try:
-        await job.fail(seconds / 2, found.control_ms, found.control_beats_ms)
+        await job.fail(seconds / 4, found.control_ms, found.control_beats_ms)
     finally:
         busy.kill()
         await busy.wait()
@@ -372,10 +372,16 @@ async def measure(arguments: argparse.Namespace) -> bool:
     """Measure and print; return whether all bars are kept."""
     raise_file_limit(8_192)
     found: list[Found] = []
+    failed: list[str] = []
     for caller, attacks in ATTACKS.items():
         for name in attacks:
             if arguments.only in f"{caller}: {name}":
-                one = await measure_one(caller, name, arguments.seconds)
+                try:
+                    one = await measure_one(caller, name, arguments.seconds)
+                except (OSError, RuntimeError, ExceptionGroup) as error:
+                    print(f"{caller}: {name}: {error!r}", file=sys.stderr, flush=True)
+                    failed.append(f"{caller}: {name}")
+                    continue
                 found.append(one)
                 print(render([one]).splitlines()[-1], file=sys.stderr, flush=True)
                 for line in one.stalls[:3]:
@@ -386,7 +392,9 @@ async def measure(arguments: argparse.Namespace) -> bool:
     print(render(found), flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
-    return not any(one.missed for one in found)
+    for name in failed:
+        print(f"- not measured: {name}")
+    return not failed and not any(one.missed for one in found)
 
 
 def main() -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ TOKEN = "rp_of-another-job"
 codes = grpc.StatusCode
 GROWN_MB_MAX = 64
 """How much more memory the coordinator may have after a flood."""
+
+
+WATCHES = 60
+MORE = b"x" * 3_900_000
+LATER_CALLS = 300
 
 
 class Flood(Struct, frozen=True):
@@ -86,6 +92,28 @@ async def test_refused_calls_keep_no_memory(tmp_path: Path, name: str) -> None:
             for _ in range(flood.calls):
                 await refuse(channel, flood)
             grown_mb = rss_mb(coordinator.pid) - before_mb
+    print(f"{before_mb:.0f} MiB, then {grown_mb:.0f} more")
+
+    assert grown_mb < GROWN_MB_MAX
+
+
+async def test_messages_that_are_not_read_stay_with_their_sender(tmp_path: Path) -> None:
+    """A call may send more than its handler reads: the coordinator does not take it."""
+    with World(tmp_path, "localhost:1") as world:
+        coordinator = world.coordinator(0, *NEW, "--log-level=error")
+        async with grpc.aio.insecure_channel(world.target, options=client_options()) as channel:
+            make: Any = channel.stream_stream("/rallypoint.v1.EventService/WatchEvents")
+            calls = [make(timeout=LIMIT_S) for _ in range(WATCHES)]
+            await asyncio.gather(*(call.write(b"") for call in calls))
+            await asyncio.gather(*(call.initial_metadata() for call in calls))
+            before_mb = rss_mb(coordinator.pid)
+            async with asyncio.TaskGroup() as tasks:
+                writes = [tasks.create_task(call.write(MORE)) for call in calls]
+                for _ in range(LATER_CALLS):  # of the same connection
+                    await refuse(channel, FLOODS["read_that_is_decoded"])
+                grown_mb = rss_mb(coordinator.pid) - before_mb
+                for write in writes:
+                    write.cancel()
     print(f"{before_mb:.0f} MiB, then {grown_mb:.0f} more")
 
     assert grown_mb < GROWN_MB_MAX
