@@ -119,7 +119,7 @@ class WorkerHost:
         self._pids: dict[int, int] = {}  # worker id -> pid, without Exited yet
         self._asked_ns: dict[int, int] = {}  # worker id -> first request to signal all, or to sweep
         self._awaits_pong = False
-        self.fenced_ms: int | None = None  # the latest fence that it has carried out
+        self.fenced_ms: int | None = None  # the latest fence that it carries out
         self._is_closed = False
         self._is_blocked_reported = False
         self._recovery: asyncio.Future[Orphans] | None = None

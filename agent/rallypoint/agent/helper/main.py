@@ -31,7 +31,7 @@ and to the agent:
     exited {id, pid, status, at_ns,    when it was reaped; when a signal to all, a sweep or the
             signalled_ns, killed}      fence first hit it (null: never); whether one was SIGKILL
     clean {token}        blocked {token, pids}                swept {pids}
-    fenced {at_ms}       that fence has passed, and every descendant was sent KILL
+    fenced {at_ms}       that fence has passed, and the helper begins to KILL every descendant
     pong {}
 
 Standard library only, and no module that costs memory: no asyncio, subprocess, dataclasses, typing.
@@ -345,14 +345,15 @@ class Helper:
 
     def _continue_sweeps(self) -> None:
         self._reap()  # includes workers spawned since the last pass
+        if self._is_past_fence() and not self._is_fence_confirmed:
+            self._is_fence_confirmed = True
+            self._control.send("fenced", at_ms=self._fence_at_ms)
+            self._control.flush()  # many processes may take longer than the agent waits
         if self._has_children:
             for worker in self._workers.values():
                 worker.note_signal(signal.SIGKILL)
             kill_descendants(self._pid)
             self._reap()
-        if self._is_past_fence() and not self._is_fence_confirmed:
-            self._is_fence_confirmed = True
-            self._control.send("fenced", at_ms=self._fence_at_ms)
         if not self._has_children:
             for token in self._sweeps:
                 self._control.send("clean", token=token)

@@ -4,7 +4,7 @@ The helper alone can stop the workers and end what they started. A helper that s
 it was stopped or waits for the kernel, would keep a node from its next round, and would keep
 workers alive beyond the fence. So the agent asks it for a sign of life once a second, and kills it
 
-  * just after the fence, unless it confirms that it has carried out the fence;
+  * just after the fence, unless it confirms that it carries out the fence;
   * when its workers have to end at last, or it has none, and it has been silent for `SILENT_S_MAX`;
   * otherwise, when it has been silent for `FROZEN_S_MAX`.
 

@@ -3,9 +3,15 @@
 import errno
 import os
 import signal
+import socket
 import time
 
+import pytest
+
+from rallypoint.agent.helper import main
+from rallypoint.agent.helper.control import Control
 from rallypoint.agent.helper.events import ORPHANS, Clean, Exited, HelperLost, SpawnFailed
+from rallypoint.agent.helper.frames import Decoder
 from rallypoint.agent.helper.host import become_subreaper
 from support.processes.processes import PYTHON, STUBBORN_TREE, Conversation, Lines, Witness, exited
 
@@ -75,6 +81,33 @@ async def test_fence_is_confirmed_once_everything_was_killed(talk: Conversation)
         talk.ask(*PYTHON, "pass", worker_id=worker_id)
         assert isinstance(await talk.next(), SpawnFailed)
     assert talk.host.fenced_ms == at_ms + 1
+
+
+def test_fence_is_confirmed_before_many_processes_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent waits for a fraction of a second, and would kill a helper that is still at it."""
+    ours, theirs = socket.socketpair()
+    wake_fd, wake_write_fd = os.pipe()
+    theirs.setblocking(False)
+    heard = list[str]()
+
+    def kill(_: int) -> None:
+        heard.extend(
+            frame["type"] for frame in Decoder().feed(ours.recv(4_096, socket.MSG_DONTWAIT))
+        )
+
+    helper = main.Helper(Control(theirs), wake_fd)
+    monkeypatch.setattr(main, "kill_descendants", kill)
+    monkeypatch.setattr(main.Helper, "_reap", lambda _: None)
+    helper._has_children, helper._fence_at_ms = True, now_ms() - 1
+    helper._continue_sweeps()
+
+    assert heard == ["fenced"]
+    for end in (ours, theirs):
+        end.close()
+    for fd in (wake_fd, wake_write_fd):
+        os.close(fd)
 
 
 async def test_helper_that_stands_still_is_killed_with_its_workers(
