@@ -299,6 +299,7 @@ class Supervisor:
     def _spawn(
         self, order: RunOrder, local_rank: int, request: SpawnRequest, output: WorkerOutput
     ) -> None:
+        self._is_used = True  # the helper may have been replaced since the start
         self.host.spawn(request)
         self._note(request.worker_id, order, local_rank, output)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.helper.events import (
     ORPHANS,
     Clean,
@@ -133,3 +135,29 @@ async def test_sweep_ends_after_the_last_exit_was_reported(tmp_path: Path, is_lo
         assert await node.kinds(2) == [inputs.WorkerEnded, inputs.Swept]
         assert node.posted[1] == inputs.Swept(7)
     os.close(node.host.workers[node.worker_id])
+
+
+async def test_fence_holds_for_a_helper_that_is_replaced_during_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers run below the new helper, although nothing was left below the one before it."""
+    are_files_made, begin = threading.Event(), WorkerOutputs.begin
+
+    def begin_late(outputs: WorkerOutputs, order: RunOrder) -> None:
+        assert are_files_made.wait(30)
+        begin(outputs, order)
+
+    monkeypatch.setattr(WorkerOutputs, "begin", begin_late)
+    async with asyncio.TaskGroup() as tasks:
+        node = Node(tmp_path, tasks)
+        node.supervisor.attach()
+        node.supervisor.start(run_order(local_world_size=1))
+        node.tell(HelperLost(1), Clean(ORPHANS))
+        assert not node.supervisor._is_used
+        are_files_made.set()
+        async with asyncio.timeout(30):
+            await node.began.wait()
+
+        assert node.supervisor._is_used
+    (stderr_fd,) = cast(Any, node.supervisor.host).workers.values()
+    os.close(stderr_fd)
