@@ -119,7 +119,7 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
         case inputs.HelperSilent(pid=pid):
             _on_helper_silent(work, pid)
         case inputs.HelperAnswered():
-            work.change(silent_helper=0)
+            _on_helper_answered(work)
         case inputs.SignalReceived(signum=signum):
             apply_signal(work, signum)
         case inputs.NoticesReceived(notices=notices):
@@ -320,6 +320,14 @@ def _on_helper_silent(work: Work, pid: int) -> None:
     work.change(silent_helper=pid)
     if work.state.held is not None and work.state.held.is_stopping:
         report_silence(work)
+
+
+def _on_helper_answered(work: Work) -> None:
+    """Correct what a stop has reported of a silent helper."""
+    held, was_silent = work.state.held, bool(work.state.silent_helper)
+    work.change(silent_helper=0)
+    if was_silent and held is not None and held.is_stopping and held.stage is not Stage.CLEAN:
+        work.report(BlockedReport(held.number, (), "its workers have not ended"))
 
 
 def _on_port_reserved(work: Work, port: int) -> None:

@@ -18,6 +18,7 @@ RUNNING = (
 )
 STOP = inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "why"))
 SILENT = inputs.HelperSilent(7)
+ANSWERED = inputs.HelperAnswered()
 SAID = BlockedReport(1, (7,), "its helper process 7 does not answer")
 
 
@@ -44,4 +45,13 @@ def test_silence_during_a_round_is_no_news() -> None:
 
 def test_helper_that_answers_again_keeps_nothing() -> None:
     """A later stop is like any other."""
-    assert blocked(*RUNNING, SILENT, inputs.HelperAnswered(), STOP) == []
+    assert blocked(*RUNNING, SILENT, ANSWERED, STOP) == []
+
+
+def test_stop_says_what_it_waits_for_once_the_helper_answers() -> None:
+    """What was told of the helper is true no more; a node without processes waits for none."""
+    ended = BlockedReport(1, (), "its workers have not ended")
+    assert blocked(*RUNNING, STOP, SILENT, ANSWERED) == [SAID, ended]
+    assert blocked(*RUNNING, STOP, ANSWERED) == []
+    ends = [inputs.WorkerEnded(1, rank, 0, None, None, "") for rank in range(2)]
+    assert blocked(*RUNNING, STOP, SILENT, *ends, inputs.Swept(1), ANSWERED) == [SAID]
