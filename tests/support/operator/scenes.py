@@ -197,6 +197,23 @@ def blocked() -> Bench:
     return bench
 
 
+def hindered() -> Bench:
+    bench, agents = running()
+    agents[1].fail(worker_exit(signal=9))
+    bench.obey(agents[1])
+    agents[0].block("its helper process 4000 does not answer")
+    bench.advance(9_000)
+    return bench
+
+
+def unprepared() -> Bench:
+    bench, agents = running()
+    agents[0].block("it cannot make the files of its workers: [Errno 28] No space left on device")
+    bench.obey(agents[1])
+    bench.advance(9_000)
+    return bench
+
+
 def nothing() -> Bench:
     bench, _ = running()
     return bench
@@ -227,7 +244,7 @@ WAITS: dict[str, Scene] = {
     for scene in (
         *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
-        *(nothing, succeeded, failed),
+        *(hindered, unprepared, nothing, succeeded, failed),
     )
 }
 """For `rallypoint explain`."""

@@ -103,6 +103,12 @@ NODES = {
 }
 """What to do about a node that a job waits for."""
 
+HINDERED = {
+    job_pb2.AWAITED_STATE_STOPPING: ("stopping", "wait"),
+    job_pb2.AWAITED_STATE_BLOCKED: ("blocked", "look at its host"),
+}
+"""How the words for a state begin, and what to do if a node tells something else that keeps it."""
+
 
 def render_waiting(job: job_pb2.Job) -> RenderableType:
     """Return what a job waits for, until when, for which nodes, and what to do about it."""
@@ -136,6 +142,9 @@ def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode) -> Sequence[object]:
     state = word(job_pb2.AwaitedState.Name, node.state, "AWAITED_STATE_")
     since = describe_duration(node.in_state_for) if node.HasField("in_state_for") else "-"
     todo = NODES.get(node.state, "").replace("{job}", job.job_id).replace("{node}", node.name)
+    words, otherwise = HINDERED.get(node.state, ("", ""))
+    if node.text and not node.text.startswith(words):
+        todo = f"{node.text}; {otherwise}"
     return (node.name, style(state), since, todo)
 
 
