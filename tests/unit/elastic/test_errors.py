@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.core.held_round import ErrorRecord, LocalExit
+from rallypoint.agent.core.held_round import ErrorRecord, LocalExit, LocalWorker
+from rallypoint.agent.session.translate import worker_message
+from rallypoint.agent.torchelastic.root_cause import exit_number
 from rallypoint.elastic.errors import (
     ChildFailedError,
     ErrorHandler,
@@ -212,6 +214,35 @@ def test_failure_of_a_reported_exit(tmp_path: Path) -> None:
     assert recorded.error_file == str(tmp_path / "error")
     assert (killed.exitcode, killed.message) == (-9, "Signal 9 (SIGKILL) received by PID 11")
     assert running.exitcode == 1
+
+
+@pytest.mark.parametrize(
+    ("claim", "facts", "expected"),
+    [
+        ("stopped while it was slow to exit", {"signal": 15}, 1),
+        ("killed while it was slow to exit", {"signal": 9}, 1),
+        ("stopped, and ended with 0", {"exit_code": 0}, 1),
+        ("stopped, and had another code", {"exit_code": 3}, 3),
+        ("out of memory meanwhile", {"signal": 9, "oom_killed": True}, -9),
+        ("stopped before its error", {"signal": 15, "signalled_before_ms": 1_000}, -15),
+    ],
+)
+def test_worker_that_was_stopped_after_its_error(
+    claim: str, facts: dict[str, Any], expected: int
+) -> None:
+    """It counts as one that has ended with its error: the same to the API and to torch's files."""
+    found: dict[str, Any] = {"exit_code": None, "signal": None, "signalled_before_ms": 100} | facts
+    exit = LocalExit(
+        at_ms=0,
+        signalled_first=True,
+        error=ErrorRecord("ValueError: bad", "", 900),
+        stderr_tail="",
+        **found,
+    )
+    sent = worker_message(LocalWorker(0, 11, 0, exit), 0)
+
+    assert ProcessFailure.from_exit(0, 11, exit).exitcode == expected, claim
+    assert exit_number(sent.exit) == expected, claim
 
 
 def test_report_has_the_form_of_torch(tmp_path: Path) -> None:

@@ -118,6 +118,18 @@ class LocalExit(Struct, frozen=True):
         signalled_ms = self.signalled_before_ms
         return signalled_ms is not None and self.error.before_exit_ms > signalled_ms
 
+    @property
+    def number(self) -> int:
+        """The exit code, or minus the signal that ended it, as torch reports it.
+
+        1 while it runs with its error, and when it was stopped before it had exited with that.
+        """
+        if not self.exit_code and self.has_recorded_first and not self.oom_killed:
+            return 1
+        if self.signal is not None:
+            return -self.signal
+        return 1 if self.exit_code is None else self.exit_code
+
 
 class LocalWorker(Struct, frozen=True):
     """One worker of the held round."""

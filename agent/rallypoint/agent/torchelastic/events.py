@@ -14,7 +14,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rallypoint.agent.core.desired import RunOrder
-from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
+from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
 from rallypoint.agent.torchelastic.last_round import has_been_stopped, has_failed
 from rallypoint.agent.torchelastic.root_cause import to_torch_form
 
@@ -73,7 +73,7 @@ def build_event(
             "local_rank": [worker.local_rank],
             "role_rank": [order.assignment.first_role_rank + worker.local_rank],
             "role_world_size": [order.assignment.role_world_size],
-            "exit_code": [None if worker.exit is None else _exit_number(worker.exit)],
+            "exit_code": [None if worker.exit is None else worker.exit.number],
             "worker_pid": [worker.pid or None],
         }
     return {
@@ -116,10 +116,6 @@ def raw_error(worker: LocalWorker) -> str | None:
         return json.dumps({"message": exit.stderr_tail or "<NONE>"})
     time_s = exit.error.time_s or (exit.failed_ms or 0) // 1000
     return json.dumps(to_torch_form(exit.error.message, exit.error.traceback, time_s))
-
-
-def _exit_number(exit: LocalExit) -> int:
-    return exit.exit_code if exit.exit_code is not None else -(exit.signal or 0)
 
 
 class EventLog(Struct):

@@ -100,10 +100,23 @@ def _of_worker(verdict: verdict_pb2.Verdict, now_s: float) -> dict[str, object]:
 
 
 def exit_number(exit: node_pb2.WorkerExit) -> int:
-    """Return the exit code of a worker, or minus the signal that ended it; 1 while it runs."""
+    """Return the exit code of a worker, or minus the signal that ended it, as torch reports it.
+
+    1 while it runs with its error, and when it was stopped before it had exited with that.
+    """
+    if is_stopped_after_error(exit):
+        return 1
     if not exit.HasField("signal"):
         return exit.exit_code if exit.HasField("exit_code") else 1
     return -exit.signal
+
+
+def is_stopped_after_error(exit: node_pb2.WorkerExit) -> bool:
+    """Return whether a worker was slow to exit after its error, and was stopped meanwhile."""
+    if exit.exit_code or exit.oom_killed or not exit.HasField("outlived_signal_for"):
+        return False
+    outlived_ns = exit.outlived_signal_for.ToNanoseconds()
+    return exit.error.age_at_exit.ToNanoseconds() > outlived_ns
 
 
 def find_exit(finished: agent_pb2.Finished, last: LastRound) -> node_pb2.WorkerExit:

@@ -91,10 +91,9 @@ class ProcessFailure:
         Args:
             local_rank: the worker's number on its node.
             pid: of its process; 0: it was not started.
-            end: how it ended; while it still runs, exit code 1 is assumed.
+            end: how it ended, or its error while it still runs.
         """
-        code = -end.signal if end.signal else 1 if end.exit_code is None else end.exit_code
-        failure = cls(local_rank, pid, code, end.error_file)
+        failure = cls(local_rank, pid, end.number, end.error_file)
         has_file = failure.error_file != NOT_AVAILABLE
         if end.failed_ms is not None and not has_file:
             failure.timestamp = end.failed_ms // 1000

@@ -13,6 +13,7 @@ from datetime import datetime, tzinfo
 
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.agent.torchelastic.root_cause import exit_number, is_stopped_after_error
 from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import (
     Range,
@@ -226,8 +227,8 @@ def _cut(line: str) -> str:
 
 def describe_exit(exit: node_pb2.WorkerExit, pid: int) -> str:
     """Return how a worker ended, as torchrun does: "1 (pid: 7)" or "-9 (pid: 7) (SIGKILL)"."""
-    if exit.HasField("exit_code"):
-        return f"{exit.exit_code} (pid: {pid})"
+    if exit.HasField("exit_code") or is_stopped_after_error(exit):
+        return f"{exit_number(exit)} (pid: {pid})"
     if not exit.HasField("signal"):
         return f"{NOT_AVAILABLE} (pid: {pid}), it recorded its error and had not ended yet"
     text = f"-{exit.signal} (pid: {pid}) ({_signal_name(exit.signal)})"

@@ -71,3 +71,44 @@ def test_forked_worker_collects_garbage(tmp_path: Path) -> None:
     )
 
     assert done.stdout == "[True, True]\n"
+
+
+SLOW_TO_EXIT = """
+import atexit, os, threading
+from rallypoint.elastic import ChildFailedError, LaunchConfig, elastic_launch
+
+def hang():
+    open("raised", "w").close()
+    threading.Event().wait()
+
+def work():
+    if os.environ["RANK"] == "0":
+        atexit.register(hang)
+    else:
+        open("raised").close()
+    raise RuntimeError("the loss is nan")
+
+if __name__ == "__main__":
+    os.mkfifo("raised")
+    try:
+        elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0), work)()
+    except ChildFailedError as error:
+        failures = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        print(error.get_first_failure()[0], failures)
+"""
+
+
+def test_worker_that_is_slow_to_exit_after_its_error(tmp_path: Path) -> None:
+    """It is the first failure, with exit code 1 and not with the signal that stopped it."""
+    program = tmp_path / "program.py"
+    program.write_text(SLOW_TO_EXIT)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_S,
+        cwd=tmp_path,
+    )
+
+    assert done.stdout == "0 {0: 1, 1: 1}\n"
