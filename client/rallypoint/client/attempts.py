@@ -82,6 +82,8 @@ class Call(Struct, Generic[Request, Response]):
     """The coordinator waits as long as the request's `timeout` says."""
     mark: Callable[[], None] | None = None
     """Makes the request another attempt."""
+    is_exact: bool = False
+    """The coordinator knows whether an attempt has counted, even when it starts again meanwhile."""
     learn: Callable[[Response], None] | None = None
     """Notes what an answer says about the coordinator."""
 

@@ -2,7 +2,8 @@
 
 Between calls nothing polls the channel, so a connection that broke meanwhile is only noticed by the
 next call, which fails and may have counted. A call that counts therefore begins with a health check
-if the channel was idle. (The asyncio channel is always polled.)
+if the channel was idle, unless the coordinator knows for certain which attempts have counted: with
+a durable journal it does. (The asyncio channel is always polled.)
 
 Nor does a channel without a connection get one while nothing polls it: its attempts end unnoticed,
 and calls that do not wait for a connection fail at once, however well the coordinator is by then.
@@ -83,7 +84,7 @@ class Transport:
         began_s, target = time.monotonic(), self.targets[0]
         if self._connections.is_new(target):
             self._greet(target, limit_s)
-        if call.mark is not None:
+        if call.mark is not None and not call.is_exact:
             if time.monotonic() - self._answered.get(self.targets[0], -IDLE_S) > IDLE_S:
                 self._attempt(Call(CHECK, Empty()), limit_s, began_s)
         return self._attempt(call, limit_s, began_s)

@@ -200,12 +200,17 @@ class ArriveResponse(_message.Message):
     PARTICIPANTS_FIELD_NUMBER: _builtins.int
     PAYLOADS_FIELD_NUMBER: _builtins.int
     PARTICIPANT_COUNT_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the coordinator."""
     generation: _builtins.int
     """The generation that was released."""
     participant_count: _builtins.int
     """How many they are."""
+    durable: _builtins.bool
+    """True when the coordinator keeps a durable journal: after a restart too it knows which attempts have
+    counted.
+    """
     @_builtins.property
     def participants(self) -> Global___Participants:
         """Everyone, in order. Empty when no participant has sent a payload."""
@@ -222,10 +227,11 @@ class ArriveResponse(_message.Message):
         participants: Global___Participants | None = ...,
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
         participant_count: _builtins.int = ...,
+        durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["participants", b"participants"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "participant_count", b"participant_count", "participants", b"participants", "payloads", b"payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "epoch", b"epoch", "generation", b"generation", "participant_count", b"participant_count", "participants", b"participants", "payloads", b"payloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,19 +28,25 @@ class KeyValueHeader(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    DURABLE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Epoch of the coordinator. Revisions can be compared as long as the coordinator remembers the run."""
     revision: _builtins.int
     """The latest change of a key of the run when the request was carried out."""
+    durable: _builtins.bool
+    """True when the coordinator keeps a durable journal: after a restart too it knows which attempts have
+    counted. Without meaning in a request.
+    """
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         revision: _builtins.int = ...,
+        durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable", b"durable", "epoch", b"epoch", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -159,18 +159,18 @@ class KeyCalls:
 
     def _written(self, call: Call, answer: Answer) -> Any:
         """Return the answer to a request that changes keys, as the service does."""
-        epoch, request = self._server.outboxes.epoch, call.request
+        source, request = self._server.outboxes, call.request
         match call.method:
             case Method.PUT:
-                return views.put_message(answer, epoch)
+                return views.put_message(answer, source)
             case Method.ADD:
-                return views.add_message(answer, epoch)
+                return views.add_message(answer, source)
             case Method.SWAP:
-                return views.swapped_message(answer, epoch, request.key)
+                return views.swapped_message(answer, source, request.key)
             case Method.DELETE:
-                return views.deleted_message(answer, epoch, request.key)
+                return views.deleted_message(answer, source, request.key)
             case _:
-                return views.written_message(answer, epoch, [one.key for one in request.writes])
+                return views.written_message(answer, source, [one.key for one in request.writes])
 
     def _read(self, call: Call, read: convert.Get | convert.Page) -> None:
         state, now_ms = self._server.state, self._server.now_ms()

@@ -99,7 +99,7 @@ class Calls:
             status = broken_status(arrive.key, ended)
             world.meetings.answer(call, status.SerializeToString(), is_status=True)
         else:
-            message = released_message(ended, self._server.outboxes.epoch)
+            message = released_message(ended, self._server.outboxes)
             world.meetings.answer(call, message.SerializeToString(), is_status=False)
 
     def list(self, job_id: JobId, page_size: int) -> None:

@@ -165,7 +165,7 @@ class KeySide(MeetingSide):
             self._refuse_call(place, refusal)
             return
         assert self._answered is not None
-        answer = add_message(self._answered.answer, self.coordinator.state.epoch)
+        answer = add_message(self._answered.answer, self.coordinator.state)
         self.calls[place] = call._replace(life=life)
         self._answer_call(place, answer.SerializeToString(), is_status=False)
 

@@ -184,7 +184,7 @@ class MeetingSide(ServerSide):
             status = broken_status(arrive.key, ended)
             self._answer_call(place, status.SerializeToString(), is_status=True)
         else:
-            message = released_message(ended, self.coordinator.state.epoch)
+            message = released_message(ended, self.coordinator.state)
             self._answer_call(place, message.SerializeToString(), is_status=False)
 
     def _refuse_call(self, place: int, refusal: Refusal) -> None:

@@ -34,6 +34,8 @@ class Script(grpc.GenericRpcHandler):
         self.answers: dict[str, list[Answer]] = defaultdict(list)
         self.requests: dict[str, list[Any]] = defaultdict(list)
         self.metadata: list[dict[str, str]] = []
+        self.checks = 0
+        """Calls of the health check."""
         self._methods = {
             f"/{service.full_name}/{method.name}": method
             for service in SERVICES
@@ -42,6 +44,7 @@ class Script(grpc.GenericRpcHandler):
 
     def service(self, details: Any) -> Any:
         if details.method == CHECK.path:
+            self.checks += 1
             return grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
         method = self._methods[details.method]
         self.metadata.append(dict(details.invocation_metadata))

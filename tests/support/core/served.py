@@ -12,6 +12,7 @@ import grpc.aio
 from msgspec import Struct, field
 
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.journal.interface import Journal
 from rallypoint.server.serve import Running, Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
@@ -135,10 +136,10 @@ class Agent(Struct):
 
 
 @asynccontextmanager
-async def served(timing: Timing = AT_ONCE) -> AsyncIterator[Served]:
-    """Serve a coordinator while the context is open."""
+async def served(timing: Timing = AT_ONCE, journal: Journal | None = None) -> AsyncIterator[Served]:
+    """Serve a coordinator while the context is open; None: with a journal in memory."""
     async with (
-        serving(Settings("127.0.0.1", 0, timing)) as running,
+        serving(Settings("127.0.0.1", 0, timing, journal=journal)) as running,
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=client_options()) as channel,
     ):
         yield Served(running, channel)

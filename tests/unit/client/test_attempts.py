@@ -19,7 +19,7 @@ from rallypoint.client.attempts import (
 )
 from rallypoint.client.calls import barriers, jobs, keys
 from rallypoint.client.failures import Failure
-from rallypoint.client.known import Known
+from rallypoint.client.known import RECENT_S, Known
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -190,7 +190,7 @@ def test_further_attempt_is_the_same_arrival() -> None:
     assert re.fullmatch(r"[0-9a-f]{16}\.\d+#\d+", request_id), (
         "attempts that come late have an order"
     )
-    known.learn_epoch(9)  # from another call
+    known.learn_epoch(9, durable=False)  # from another call
     attempts.fail(BROKEN)
     attempts.prepare()
 
@@ -237,6 +237,37 @@ def test_older_answer_does_not_hide_a_newer_one() -> None:
 
     assert keys_pb2.KeyValueHeader(epoch=9, revision=1) == known.header("job")
     assert 9 == known.epoch
+
+
+def test_repeats_are_exact_while_a_durable_coordinator_remembers() -> None:
+    """It forgets no arrival, and hardly ever a change of the last seconds."""
+    clock = Clock()
+    known = Known(7, clock)
+
+    def exact() -> tuple[bool, bool]:
+        change = keys.put_key(known, "job", "k", b"", Scope.ROUND)
+        return arrival(known).is_exact, change.is_exact
+
+    found = [exact()]
+    known.learn_epoch(7, durable=True)
+    found.append(exact())
+    known.learn_header("job", keys_pb2.KeyValueHeader(epoch=7, revision=5, durable=True))
+    found.append(exact())
+    clock.now_s += RECENT_S
+    found.append(exact())
+    known.learn_epoch(6, durable=False)  # an answer that comes late
+    found.append(exact())
+    known.learn_epoch(8, durable=False)
+    found.append(exact())
+
+    assert found == [
+        (False, False),
+        (True, False),
+        (True, True),
+        (True, False),
+        (True, False),
+        (False, False),
+    ]
 
 
 def test_attempts_to_read_are_short() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from rallypoint.client import AsyncClient, Client, Scope, errors
+from rallypoint.client import AsyncClient, Client, Scope, errors, sync_transport
 from rallypoint.client.attempts import Method
 from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -196,6 +196,24 @@ async def test_change_says_from_the_second_attempt_what_was_known(form: str) -> 
 
     assert (False, True) == (first.HasField("known"), second.HasField("known"))
     assert (HEADER, scope_pb2.SCOPE_RUN) == (second.known, second.scope)
+
+
+async def test_health_check_precedes_no_change_that_is_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once an answer says that the journal is durable, and until one says that it is not."""
+    monkeypatch.setattr(sync_transport, "IDLE_S", -1.0)  # every call finds the channel idle
+    durable = keys_pb2.KeyValueHeader(epoch=7, revision=3, durable=True)
+    other = keys_pb2.KeyValueHeader(epoch=8, revision=1)
+    checks = list[int]()
+    async with calling("sync") as at:
+        for header in (durable, durable, other, other):
+            at.script.answers["PutKey"] = [keys_pb2.PutKeyResponse(header=header)]
+            before = at.script.checks
+            await at.call("put_key", "j", "k", b"", scope=Scope.RUN)
+            checks.append(at.script.checks - before)
+
+    assert checks == [2, 0, 0, 1]  # the first call of all greets the coordinator, too
 
 
 @FORMS

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 
-from rallypoint.client import Client, sync_transport
+from rallypoint.client import Client, Scope, sync_transport
 from rallypoint.client.channel import Connections, Line
+from rallypoint.server.journal.sqlite.journal import SqliteJournal
+from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import worker_service_pb2 as workers_pb2
 from support.clients.scripted import LIMIT_S, Script
+from support.core.served import served
+from support.machines.proxy import Proxy
 
 DEAD = "127.0.0.1:1"
 """Where nothing listens."""
@@ -105,3 +111,28 @@ def test_report_without_waiting_connects_at_its_next_attempt(
         coordinator.come_back()
 
         assert answer == client.begin_report("j", 2, LIMIT_S).result(LIMIT_S)
+
+
+async def test_durable_coordinator_counts_what_met_a_lost_connection(tmp_path: Path) -> None:
+    """Without a health check: the first attempt fails, and its repetition counts, once."""
+    journal = SqliteJournal.open(tmp_path / "journal")
+    me = barrier_pb2.Participant(rank=0)
+    async with served(journal=journal) as server:
+        agent = server.agent("job", 1)
+        await agent.hello()
+        token = (await agent.read()).welcome.desired.run.worker_token
+        with Proxy(f"127.0.0.1:{server.running.port}") as proxy:
+            client = Client(proxy.address, token=token, limit_s=LIMIT_S)
+
+            def use() -> tuple[int, int]:
+                """Return the sum and the generation after one more of each."""
+                added = client.add_to_key("job", "k", 1, scope=Scope.RUN)
+                return added.sum, client.arrive("job", "b", me, timeout_s=LIMIT_S).generation
+
+            with client:
+                found = [await asyncio.to_thread(use)]
+                for _ in range(3):
+                    await asyncio.to_thread(proxy.cut)
+                    found.append(await asyncio.to_thread(use))
+
+    assert found == [(number, number) for number in (1, 2, 3, 4)]

@@ -59,9 +59,10 @@ def arrive(
         request.first_epoch = first_epoch
 
     def learn(answer: barrier_pb2.ArriveResponse) -> None:
-        known.learn_epoch(answer.epoch)
+        known.learn_epoch(answer.epoch, durable=answer.durable)
 
-    return Call(ARRIVE, request, waits=True, mark=mark, learn=learn)
+    is_exact = known.is_durable
+    return Call(ARRIVE, request, waits=True, mark=mark, is_exact=is_exact, learn=learn)
 
 
 def list_barriers(

@@ -144,7 +144,9 @@ def _change(
     def mark() -> None:
         change.known.CopyFrom(before)
 
-    return Call(method, request, mark=mark, learn=_learner(known, job_id))
+    is_exact = known.is_durable and known.is_recent(job_id)
+    learn = _learner(known, job_id)
+    return Call(method, request, mark=mark, is_exact=is_exact, learn=learn)
 
 
 def _learner(known: Known, job_id: str) -> Callable[[Any], None]:

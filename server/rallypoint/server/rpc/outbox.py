@@ -133,6 +133,8 @@ class Outboxes:
         self.explanations = Explanations()
         self.epoch = 0
         """The coordinator's epoch as of the last turn in the journal."""
+        self.durable = False
+        """Its journal is durable."""
         self._has_ended = False
         """No turn will come; a new connection ends at once."""
 
@@ -189,7 +191,7 @@ class Outboxes:
         Returns: The jobs that have to end, because a bug kept an effect from their workers. A bug
             that strikes one agent ends its stream, and one that strikes readers is logged.
         """
-        self.epoch = state.epoch
+        self.epoch, self.durable = state.epoch, state.durable
         self.barriers.begin_turn()
         self.keys.begin_turn()
         broken: list[JobBroken] = []

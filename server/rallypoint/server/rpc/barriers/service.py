@@ -25,6 +25,7 @@ from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 
@@ -69,7 +70,7 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         except InputRefused as refused:
             await abort_with(context, refusal_status(refused.refusal))
         if wait.answer is None:  # one for all
-            wait.answer = _answer(arrive.key, ended, self._outboxes.epoch)
+            wait.answer = _answer(arrive.key, ended, self._outboxes)
         if isinstance(wait.answer, Status):
             await abort_with(context, wait.answer)
         return wait.answer  # type: ignore[return-value]  # the interceptor lets bytes pass
@@ -124,7 +125,7 @@ def _over(state: State, arrive: inputs.Arrive) -> Refusal:
     return Refusal(RefusalKind.OLD_ROUND, facts)
 
 
-def _answer(key: BarrierKey, ended: Ended, epoch: int) -> bytes | Status:
+def _answer(key: BarrierKey, ended: Ended, source: Source) -> bytes | Status:
     if ended.broken is not None:
         return broken_status(key, ended)
-    return released_message(ended, epoch).SerializeToString()
+    return released_message(ended, source).SerializeToString()

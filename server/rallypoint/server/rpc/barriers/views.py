@@ -20,6 +20,7 @@ from rallypoint.server.core.model.barrier import (
     ParticipantKind,
 )
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import scope_pb2
@@ -54,11 +55,12 @@ def participants_message(participants: Iterable[Participant]) -> barrier_pb2.Par
     return message
 
 
-def released_message(ended: Ended, epoch: int) -> barrier_pb2.ArriveResponse:
+def released_message(ended: Ended, source: Source) -> barrier_pb2.ArriveResponse:
     """Return the answer to everyone at a barrier that was released."""
     has_payloads = any(arrival.payload for _, arrival in ended.arrivals)
     return barrier_pb2.ArriveResponse(
-        epoch=epoch,
+        epoch=source.epoch,
+        durable=source.durable,
         generation=ended.generation,
         participant_count=len(ended.arrivals),
         participants=participants_message(who for who, _ in ended.arrivals if has_payloads),

@@ -58,7 +58,7 @@ def get_keys(get: Get, state: State, now_ms: int) -> Found:
         LimitExceeded: when their values are too long for one answer.
     """
     _, space = open_keys(state, get.claim, now_ms)
-    answer = keys_pb2.GetKeysResponse(header=header_message(state.epoch, space.revision))
+    answer = keys_pb2.GetKeysResponse(header=header_message(state, space.revision))
     missing = [place for place in get.places if place not in space.entries]
     if missing and get.timeout_ms:
         return Found(answer, missing)  # an answer without them is of no use
@@ -84,7 +84,7 @@ def list_keys(page: Page, state: State, now_ms: int) -> keys_pb2.ListKeysRespons
     round, prefix = page.prefix
     begin, end = space.find(round, prefix)
     answer = keys_pb2.ListKeysResponse(
-        header=header_message(state.epoch, space.revision), key_count=end - begin
+        header=header_message(state, space.revision), key_count=end - begin
     )
     if page.after:
         begin = bisect_right(space.places, Place(round, page.after), begin, end)
@@ -129,7 +129,7 @@ class Cursor:
         self._next = start
         if start <= space.revision:
             self.wait.note(start)
-        return keys_pb2.WatchKeysResponse(header=header_message(state.epoch, start - 1))
+        return keys_pb2.WatchKeysResponse(header=header_message(state, start - 1))
 
     def end(self) -> None:
         """End the watch, if it has begun."""
@@ -145,7 +145,7 @@ class Cursor:
         """
         wait = self.wait
         _, space = open_keys(state, self._watch.claim, now_ms)
-        answer = keys_pb2.WatchKeysResponse(header=header_message(state.epoch, space.revision))
+        answer = keys_pb2.WatchKeysResponse(header=header_message(state, space.revision))
         first, wait.first = wait.first, None
         wait.changed.clear()
         if first is not None:  # else no key of the watch has changed since the last look

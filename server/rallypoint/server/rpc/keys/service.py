@@ -64,28 +64,28 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
     ) -> keys_pb2.PutKeyResponse:
         """Set a key."""
         answer = await self._answer(context, self._write(request, context))
-        return views.put_message(answer, self._outboxes.epoch)
+        return views.put_message(answer, self._outboxes)
 
     async def AddToKey(
         self, request: keys_pb2.AddToKeyRequest, context: _Context
     ) -> keys_pb2.AddToKeyResponse:
         """Add to a number."""
         answer = await self._answer(context, self._write(request, context))
-        return views.add_message(answer, self._outboxes.epoch)
+        return views.add_message(answer, self._outboxes)
 
     async def CompareAndSetKey(
         self, request: keys_pb2.CompareAndSetKeyRequest, context: _Context
     ) -> keys_pb2.CompareAndSetKeyResponse:
         """Set a key if it is as expected."""
         answer = await self._answer(context, self._write(request, context))
-        return views.swapped_message(answer, self._outboxes.epoch, request.key)
+        return views.swapped_message(answer, self._outboxes, request.key)
 
     async def DeleteKey(
         self, request: keys_pb2.DeleteKeyRequest, context: _Context
     ) -> keys_pb2.DeleteKeyResponse:
         """Delete a key."""
         answer = await self._answer(context, self._write(request, context))
-        return views.deleted_message(answer, self._outboxes.epoch, request.key)
+        return views.deleted_message(answer, self._outboxes, request.key)
 
     async def WriteKeys(
         self, request: keys_pb2.WriteKeysRequest, context: _Context
@@ -93,7 +93,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         """Make several changes in one step."""
         answer = await self._answer(context, self._write(request, context))
         keys = [one.key for one in request.writes]
-        return views.written_message(answer, self._outboxes.epoch, keys)
+        return views.written_message(answer, self._outboxes, keys)
 
     async def GetKeys(
         self, request: keys_pb2.GetKeysRequest, context: _Context

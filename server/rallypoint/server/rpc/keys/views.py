@@ -8,6 +8,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Written
+from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.wire.errors import pack_status
@@ -36,46 +37,48 @@ def event_message(change: Change) -> keys_pb2.KeyEvent:
     return keys_pb2.KeyEvent(kv=kv_message(key, change.entry))
 
 
-def header_message(epoch: int, revision: int) -> keys_pb2.KeyValueHeader:
+def header_message(source: Source, revision: int) -> keys_pb2.KeyValueHeader:
     """Return a header."""
-    return keys_pb2.KeyValueHeader(epoch=epoch, revision=revision)
+    return keys_pb2.KeyValueHeader(epoch=source.epoch, revision=revision, durable=source.durable)
 
 
-def put_message(answer: Answer, epoch: int) -> keys_pb2.PutKeyResponse:
+def put_message(answer: Answer, source: Source) -> keys_pb2.PutKeyResponse:
     """Return the answer to PutKey."""
-    return keys_pb2.PutKeyResponse(header=header_message(epoch, answer.revision))
+    return keys_pb2.PutKeyResponse(header=header_message(source, answer.revision))
 
 
-def add_message(answer: Answer, epoch: int) -> keys_pb2.AddToKeyResponse:
+def add_message(answer: Answer, source: Source) -> keys_pb2.AddToKeyResponse:
     """Return the answer to AddToKey."""
-    header = header_message(epoch, answer.revision)
+    header = header_message(source, answer.revision)
     return keys_pb2.AddToKeyResponse(header=header, sum=answer.results[0].sum)
 
 
-def swapped_message(answer: Answer, epoch: int, key: str) -> keys_pb2.CompareAndSetKeyResponse:
+def swapped_message(answer: Answer, source: Source, key: str) -> keys_pb2.CompareAndSetKeyResponse:
     """Return the answer to CompareAndSetKey."""
     written = answer.results[0]
     return keys_pb2.CompareAndSetKeyResponse(
-        header=header_message(epoch, answer.revision),
+        header=header_message(source, answer.revision),
         was_set=written.revision > 0,
         kv=None if written.entry is None else kv_message(key, written.entry),
     )
 
 
-def deleted_message(answer: Answer, epoch: int, key: str) -> keys_pb2.DeleteKeyResponse:
+def deleted_message(answer: Answer, source: Source, key: str) -> keys_pb2.DeleteKeyResponse:
     """Return the answer to DeleteKey."""
     written = answer.results[0]
     return keys_pb2.DeleteKeyResponse(
-        header=header_message(epoch, answer.revision),
+        header=header_message(source, answer.revision),
         was_deleted=written.revision > 0,
         kv=None if written.entry is None else kv_message(key, written.entry),
     )
 
 
-def written_message(answer: Answer, epoch: int, keys: Sequence[str]) -> keys_pb2.WriteKeysResponse:
+def written_message(
+    answer: Answer, source: Source, keys: Sequence[str]
+) -> keys_pb2.WriteKeysResponse:
     """Return the answer to WriteKeys; `keys` are those of the writes."""
     results = [_result(one, key) for one, key in zip(answer.results, keys, strict=True)]
-    header = header_message(epoch, answer.revision)
+    header = header_message(source, answer.revision)
     return keys_pb2.WriteKeysResponse(header=header, results=results)
 
 
