@@ -141,6 +141,10 @@ def test_recorded_error_is_told_whole() -> None:
     assert "  exitcode  : 1 (pid: 7)" in lines
     lines = render(exit=node_pb2.WorkerExit(error=error))
     assert "  exitcode  : <N/A> (pid: 7), it recorded its error and had not ended yet" in lines
+    error.age_at_exit.seconds = 2
+    slow = node_pb2.WorkerExit(signal=15, error=error, agent_signalled_first=True)
+    slow.outlived_signal_for.seconds = 1
+    assert "  exitcode  : 1 (pid: 7)" in render(exit=slow)
     lines = render(exit=node_pb2.WorkerExit(exit_code=1))
     (line,) = [line for line in lines if line.startswith("  traceback : <N/A>")]
     assert line.endswith("torch.distributed.elastic.multiprocessing.errors.record records it")
