@@ -32,10 +32,14 @@ class NotPrivate(PermissionError):
         return str(self.strerror)
 
 
-def find_replacer(path: str | Path) -> str:
+def find_replacer(path: str | Path, *, owners_only: bool = False) -> str:
     """Return how another user could replace what is at a path, half a sentence; empty: no user can.
 
     What does not exist yet is made in the last folder that does.
+
+    Args:
+        path: of a file or folder.
+        owners_only: folders that other users can write, but do not own, count as private.
 
     Raises:
         OSError: the path cannot be looked at.
@@ -44,8 +48,11 @@ def find_replacer(path: str | Path) -> str:
         if stat.S_ISLNK(status.st_mode):
             if not is_trusted(status.st_uid):
                 return f"{place} is a link of user {status.st_uid}"
-        elif stat.S_ISDIR(status.st_mode) and (why := _find_folder_writer(place, status)):
-            return why
+        elif stat.S_ISDIR(status.st_mode):
+            if not is_trusted(status.st_uid):
+                return f"{place} belongs to user {status.st_uid}"
+            if not owners_only and (writer := _find_folder_writer(place, status)):
+                return f"{writer} can write {place}"
     return ""
 
 
@@ -80,25 +87,29 @@ def _walk(path: str | Path) -> Iterator[tuple[str, os.stat_result]]:
             current = "/"
 
 
-def require_private_place(path: str | Path) -> None:
-    """Check that no other user can replace what is at a path.
+def require_private_place(path: str | Path, *, owners_only: bool = False) -> None:
+    """Check that no other user can replace what is at a path; `find_replacer` has the arguments.
 
     Raises:
         NotPrivate: another user can.
         OSError: the path cannot be looked at.
     """
-    if why := find_replacer(path):
+    if why := find_replacer(path, owners_only=owners_only):
         raise NotPrivate(why)
 
 
-def make_private_folder(folder: Path) -> None:
+def make_private_folder(folder: Path, *, may_be_exposed: bool = False) -> None:
     """Make a folder, and those above it, that only this user can use and replace.
+
+    Args:
+        folder: its path.
+        may_be_exposed: others who can write a folder above it can replace it.
 
     Raises:
         NotPrivate: another user has made it, or can replace it.
         OSError: the system refuses.
     """
-    require_private_place(folder.parent)
+    require_private_place(folder.parent, owners_only=may_be_exposed)
     for one in (*reversed(folder.parents), folder):  # `parents=True` would use the umask above it
         one.mkdir(FOLDER_MODE, exist_ok=True)
     status = folder.lstat()  # not of what a link leads to
@@ -108,7 +119,7 @@ def make_private_folder(folder: Path) -> None:
         raise NotPrivate(f"{folder} belongs to user {status.st_uid}")
     if status.st_mode & 0o077:
         folder.chmod(FOLDER_MODE)
-    require_private_place(folder)
+    require_private_place(folder, owners_only=may_be_exposed)
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -198,9 +209,5 @@ def _is_private_group(group: int) -> bool:
 
 
 def _find_folder_writer(folder: str, status: os.stat_result) -> str:
-    if not is_trusted(status.st_uid):
-        return f"{folder} belongs to user {status.st_uid}"
     writer = "" if status.st_mode & stat.S_ISVTX else find_writer(status, folder)
-    if not writer or os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return ""
-    return f"{writer} can write {folder}"
+    return "" if writer and os.statvfs(folder).f_flag & os.ST_RDONLY else writer

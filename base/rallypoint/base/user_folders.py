@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rallypoint.base.private_files import FOLDER_MODE, NotPrivate
 
-_NOWHERE = Path("/nonexistent")
-"""A folder that cannot be made."""
+_NOWHERE = Path("/dev/null/nonexistent")
+"""A folder that cannot be made, not even by root."""
 
 
 def find_state_home() -> Path:

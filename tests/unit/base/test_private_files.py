@@ -124,6 +124,20 @@ def test_folder_that_another_user_has_made_is_refused(place: Path) -> None:
         make_private_folder(place / "link")
 
 
+@needs_root
+def test_exposed_folder_is_made_unless_it_is_another_user_s(place: Path) -> None:
+    """Its caller has to accept who can write what is above it, and no more."""
+    place.chmod(0o777)
+    with pytest.raises(NotPrivate, match="everyone can write"):
+        make_private_folder(place / "x")
+    make_private_folder(place / "x", may_be_exposed=True)
+    assert (place / "x").stat().st_mode & 0o777 == 0o700
+    os.chown(place / "x", STRANGER, STRANGER)
+
+    with pytest.raises(NotPrivate, match=f"x belongs to user {STRANGER}"):
+        make_private_folder(place / "x", may_be_exposed=True)
+
+
 def test_file_is_opened_for_this_user_alone(place: Path) -> None:
     """A file that is made has mode 0600; a link and a file that everyone can write are refused."""
     os.close(open_private(place / "new", os.O_RDWR | os.O_CREAT))

@@ -17,11 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rallypoint.base.private_files import make_private_folder
-from rallypoint.base.user_folders import (
-    find_state_home,
-    find_temporary_home,
-    make_temporary_home,
-)
+from rallypoint.base.user_folders import find_state_home, find_temporary_home
 
 JOURNAL = "journal.sqlite"
 LOCK = f"{JOURNAL}-lock"
@@ -43,25 +39,29 @@ def make_folder(port: int, *, is_temporary: bool = False) -> Path:
 
     Its name has the host's: home folders are often shared.
 
+    If other users can replace it in all places, it is there all the same: the volumes of a pod are
+    often such, and nothing else can be written. `find_replacer` tells.
+
     Args:
         port: of the coordinator.
         is_temporary: the state folder cannot hold a journal, so it is among the temporary files.
 
     Raises:
-        NoFolder: when the system refuses.
+        NoFolder: when the system refuses, or another user has made what is there.
     """
-    folder, other = _candidates(port)
-    try:
-        return _make_temporary(other) if is_temporary else _make(folder)
-    except OSError as refused:
-        # Containers often have no home. The journal then lives as long as the temporary files.
-        try:
-            return _make_temporary(other)
-        except OSError:
-            raise NoFolder(
-                f"cannot keep the journal of the coordinator in {folder} "
-                f"({refused.strerror}): set XDG_STATE_HOME"
-            ) from refused
+    # Containers often have no home. The journal then lives as long as the temporary files.
+    places = _candidates(port)[is_temporary:]
+    refused: dict[Path, str | None] = {}
+    for may_be_exposed in (False, True):
+        for folder in places:
+            try:
+                _make(folder, may_be_exposed)
+            except OSError as error:
+                refused[folder] = error.strerror
+            else:
+                return folder
+    why = " or ".join(f"{folder} ({why})" for folder, why in refused.items())
+    raise NoFolder(f"cannot keep the journal of the coordinator in {why}: set XDG_STATE_HOME")
 
 
 def is_in_use(port: int) -> bool:
@@ -130,18 +130,8 @@ def _age_s(folder: Path) -> float:
     return time.time() - about.st_mtime  # noqa: TID251  # as files have it
 
 
-def _make_temporary(folder: Path) -> Path:
-    """Make a folder where other users could have made its parent before, or a link in its place."""
-    make_temporary_home(folder.parent)
-    return _make(folder)
-
-
-def _make(folder: Path) -> Path:
-    """Make a folder that only this user can use, and that others cannot replace.
-
-    A journal holds secrets. XDG_STATE_HOME may be a place where others can write.
-    """
-    make_private_folder(folder)
+def _make(folder: Path, may_be_exposed: bool) -> None:
+    """Make a folder that only this user can use: a journal holds secrets."""
+    make_private_folder(folder, may_be_exposed=may_be_exposed)
     if not os.access(folder, os.W_OK):
         raise PermissionError(1, "it is read-only")
-    return folder

@@ -29,6 +29,7 @@ from rallypoint.base.addresses import is_loopback
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
+from rallypoint.base.private_files import find_replacer
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
 
 log = get_logger()
@@ -75,6 +76,8 @@ class Keeper:
         """The coordinator told how the job ended."""
         self._process: HostedProcess | None = None
         self._is_announced = True
+        self._why_exposed = ""
+        """How another user could replace its journal; empty: no user can."""
         self._is_temporary = False
         """The state folder cannot hold a journal."""
         self._fresh: dict[Path, bool] = {}
@@ -205,6 +208,7 @@ class Keeper:
             folder = make_folder(self.hosting.port, is_temporary=self._is_temporary)
             if not self._is_known:
                 drop_if_stale(folder)
+            self._why_exposed = find_replacer(folder)
             fresh = self._fresh.setdefault(folder, not (folder / JOURNAL).exists())
             self._process = HostedProcess(self.hosting, folder, protection, is_fresh=fresh)
         except AccessFailed as error:
@@ -249,6 +253,10 @@ class Keeper:
             log=str(self._process.log),
             **access,
         )
+        if why := self._why_exposed:
+            then = "set XDG_STATE_HOME to a folder that no other user can write or move"
+            place = str(self._process.log.parent)
+            log.warning("journal_folder_exposed", path=place, why=why, then=then)
 
     async def _note_end(self, process: HostedProcess) -> None:
         """Note that a coordinator has ended; give another one the time to listen."""

@@ -52,20 +52,38 @@ def test_folder_is_temporary_where_there_is_no_home(
     assert made.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("kind", ["open to others", "a link"])
-def test_temporary_folder_belongs_to_this_user_alone(home: Path, kind: str) -> None:
-    """Another user may have made it before: then it could be replaced."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("kind", ["a folder", "a link"])
+def test_temporary_folder_of_another_user_is_not_used(home: Path, kind: str) -> None:
+    """That user may have made it before."""
     parent = home / "temporary" / f"rallypoint-{os.getuid()}"
+    (home / "elsewhere").mkdir(0o700)
     if kind == "a link":
-        (home / "elsewhere").mkdir(0o700)
         parent.symlink_to(home / "elsewhere")
     else:
         parent.mkdir()
-        parent.chmod(0o777)
+    os.lchown(parent, 12_345, 12_345)
 
     with pytest.raises(folders.NoFolder, match="set XDG_STATE_HOME"):
         folders.make_folder(7, is_temporary=True)
     assert list(parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_home_usable", [False, True])
+def test_folder_that_others_can_move_is_better_than_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch, is_home_usable: bool
+) -> None:
+    """In a pod with a read-only root, every volume may have mode 0777, without the sticky bit."""
+    for volume in (home / "state", home / "temporary"):
+        volume.mkdir(exist_ok=True)
+        volume.chmod(0o777)
+    if not is_home_usable:
+        monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    made = folders.make_folder(7)
+
+    there = "state/rallypoint" if is_home_usable else f"temporary/rallypoint-{os.getuid()}"
+    assert made.parent == home / there
+    assert made.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("kind", ["a link", "a file", "in a folder of all"])
@@ -142,12 +160,13 @@ def test_journal_of_another_user_is_not_in_use(home: Path, monkeypatch: pytest.M
 
 
 def test_no_place_at_all_is_said_in_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the variable that would help."""
+    """With all reasons, and the variable that would help."""
     (home / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
     monkeypatch.setattr(tempfile, "tempdir", str(home / "file"))
 
-    with pytest.raises(folders.NoFolder, match=r"Not a directory\): set XDG_STATE_HOME"):
+    why = r"\(No such file or directory\) or .*/file/.* \(Not a directory\): set XDG_STATE_HOME"
+    with pytest.raises(folders.NoFolder, match=why):
         folders.make_folder(7)
 
 

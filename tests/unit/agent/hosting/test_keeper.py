@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.hosting.decision import Hosting
@@ -116,6 +117,20 @@ def test_coordinator_for_another_address_of_this_host_is_named(
 
     assert len(started(before)) == 1
     assert list(kept(port)) != []
+
+
+def test_folder_that_others_can_move_is_named(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent warns: the log of its coordinator goes with the folder."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    tmp_path.chmod(0o777)
+    one = keeper(port)
+    with capture_logs() as lines:
+        asyncio.run(one.prepare())
+
+    (line,) = [line for line in lines if line["event"] == "journal_folder_exposed"]
+    assert line["why"] == f"everyone can write {tmp_path}"
 
 
 def test_coordinator_that_cannot_listen_leaves_no_files(
