@@ -53,6 +53,7 @@ NOTICED = {
     "act before writing": (6, "Liveness"),
     "act without writing": (2, "Liveness"),
     "await no one": (6, "NobodyIsLost"),
+    "believe the wall clock": (23, "WaitsStand"),
 }
 """A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
 after a change of what seeds draw, plant the bug and run seeds until one fails."""
@@ -61,6 +62,7 @@ DURABLE = frozenset(
         "act before writing",
         "act without writing",
         "await no one",
+        "believe the wall clock",
         "forget exits in a hello",
         "date exits in their turn",
     }

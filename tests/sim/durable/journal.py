@@ -17,7 +17,7 @@ from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.interface import JournalFailed, Loaded
 from sim.durable.disk import IDENTITY, SECRET
 from sim.seeds.faults import DiskFault
-from sim.shells.loop import BOOT_UNIX_NS, Loop
+from sim.shells.loop import Loop, VirtualTime
 from sim.shells.plan import LASTS_S, Fault
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class DiskJournal:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._loaded_ms: int | None = None
+        """Journal time of the latest batch of the process before, until this one writes."""
         self.length = 0
 
     @property
@@ -104,11 +106,14 @@ class DiskJournal:
         if not batches:
             return Loaded(records=())
         records = [record for batch in batches for record in batch.records]
-        self.length = len(records)
+        self.length, self._loaded_ms = len(records), batches[-1].now_ms
         return Loaded(records, batches[-1].now_ms, batches[-1].unix_ms, is_new=False)
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         disk, batch = self._disk, encode_batch(records, now_ms, _unix_ms())
+        if self._loaded_ms is not None:
+            disk.world.rules.continued(now_ms - self._loaded_ms)
+            self._loaded_ms = None
         await self._rest()
         match disk.take(*DiskFault):
             case DiskFault.CRASH_BEFORE | DiskFault.CRASH_HALFWAY:  # a torn batch is dropped
@@ -154,4 +159,4 @@ def _loop() -> Loop:
 
 
 def _unix_ms() -> int:
-    return (_loop().now_ns() + BOOT_UNIX_NS) // 1_000_000
+    return VirtualTime(_loop().schedule).time_ns() // 1_000_000

@@ -25,7 +25,9 @@ from rallypoint.agent.workers.exits import ExitReports, Worker
 from rallypoint.agent.workers.helper_watch import HelperWatch
 from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.server import beginning
 from rallypoint.server import coordinator as coordinator_module
+from rallypoint.server.clock import wall_ms
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core import restore
 from rallypoint.server.core.messages.effects import Send
@@ -34,6 +36,7 @@ from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from sim.shells.loop import BOOT_UNIX_NS, START_NS
 
 Patch = tuple[Any, str, Callable[..., Any]]
 """Module or class, name, and replacement."""
@@ -206,6 +209,16 @@ def _await_no_one() -> Patch:
     return restore, "reattach_ms", lambda timing, spec, sessions: 10
 
 
+def _believe_the_wall_clock() -> Patch:
+    """Let a start judge leases and deadlines by the time that has passed by the wall clock."""
+    began_ms = (BOOT_UNIX_NS + START_NS) // 1_000_000  # when every seed begins
+
+    def continue_ms(last_ms: int) -> int:
+        return max(last_ms + 1, wall_ms() - began_ms)
+
+    return beginning, "continue_ms", continue_ms
+
+
 def _let_sweeps_overtake_exits() -> Patch:
     """Let go of a round as soon as it is empty, although exits wait to be reported."""
     real = Supervisor._finish_sweep
@@ -273,6 +286,7 @@ BUGS: dict[str, Callable[[], Patch]] = {
     "act before writing": _act_before_writing,
     "act without writing": _act_without_writing,
     "await no one": _await_no_one,
+    "believe the wall clock": _believe_the_wall_clock,
 }
 
 

@@ -71,6 +71,8 @@ class Loop(asyncio.AbstractEventLoop):
         """Draws how long the next call of a thread takes."""
         self.holds_stderr: Callable[[], bool] = lambda: False
         """Draws whether the standard error of a worker that has ended stays open for long."""
+        self.wall_ahead_ns = 0
+        """How far the wall clock of its host is ahead of the others."""
         self.journal_s = 0.0
         """How long the journal of the process takes, at most."""
         self._busy_ns = 0
@@ -337,7 +339,9 @@ class VirtualTime:
         return self._schedule.clock_ns() / NS
 
     def time_ns(self) -> int:
-        return self._schedule.clock_ns() + BOOT_UNIX_NS
+        loop = asyncio._get_running_loop()
+        ahead_ns = loop.wall_ahead_ns if isinstance(loop, Loop) else 0
+        return self._schedule.clock_ns() + BOOT_UNIX_NS + ahead_ns
 
     def time(self) -> float:
         return self.time_ns() / NS

@@ -288,6 +288,11 @@ class Rules:
         lost = loop.unhandled()
         self._require("NothingIsLost", not lost, f"{loop.name}: {lost}")
 
+    def continued(self, passed_ms: int) -> None:
+        """A coordinator that starts again writes its first batch: no wait has become shorter."""
+        self._count("WaitsStand")
+        self._require("WaitsStand", passed_ms == 1, f"{passed_ms} ms of journal time have passed")
+
     def answered(self, job_id: str, raw: bytes | None) -> None:
         """A reader got the answer to GetJob, or a refusal."""
         if raw is None:

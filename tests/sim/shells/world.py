@@ -32,6 +32,9 @@ LOST_SHARE = 0.1
 """Share of the sweeps in which the helper dies, in seeds where helpers die at all."""
 BURIALS_MAX = 20
 """How often the tasks of killed processes are cancelled: some begin their end with a wait."""
+JUMP_SHARE = 0.25
+"""Share of the starts of a coordinator at which the wall clock has jumped."""
+JUMPS_S = (-3_600, -7, 7, 61, 3_600)
 QUIET_WORK_S = 0.3
 """How long workers work once faults have stopped."""
 
@@ -187,7 +190,20 @@ class World:
             self.is_dark = False
             self.note("coordinator", self._lives)
             self.coordinator = CoordinatorProcess(self, self._lives)
+            self.coordinator.loop.wall_ahead_ns = self._jump_s() * NS
             self.processes.append(self.coordinator)
+
+    def _jump_s(self) -> int:
+        """Return how far the wall clock is ahead where a coordinator starts again.
+
+        It comes from a separate generator, so that what else happens in a seed stays what it was.
+        """
+        rng = Random(f"{self._seed} wall clock {self._lives}")
+        is_drawn = self._lives > 1 and bool(self.rates.kinds) and rng.random() < JUMP_SHARE
+        jump_s = rng.choice(JUMPS_S) if is_drawn else 0
+        if jump_s:
+            self.note("wall clock", jump_s)
+        return jump_s
 
     def restart_coordinator(self) -> None:
         """Start another coordinator, unless faults are over: then one was started."""
