@@ -27,6 +27,8 @@ from rallypoint.wire.access import Access
 FOLDER = "tokens"
 SWEPT_MAX = 1_000
 """Files that a start looks at, at most, to remove those of dead agents."""
+FRESH_S = 60.0
+"""A file that its agent has not locked yet is not swept until it is older."""
 _TOKEN_BYTES = 32
 _FILE_BYTES_MAX = 4_096
 
@@ -110,12 +112,12 @@ def _host() -> str:
 
 def _keep(folder: Path, port: int, token: str) -> KeptToken:
     make_private_folder(folder)
-    _sweep(folder)
     path = folder / _name(port)
     fresh = folder / f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}"
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sweep(folder, os.fstat(fd).st_mtime)
         os.pwrite(fd, f"{token}\n".encode(), 0)
         os.rename(fresh, path)
     except BaseException:
@@ -125,16 +127,25 @@ def _keep(folder: Path, port: int, token: str) -> KeptToken:
     return KeptToken(path, fd)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove the files of this host whose agents are dead."""
-    prefixes = (f"{_host()}-", f".{_host()}-")
-    names = [name for name in os.listdir(folder) if name.startswith(prefixes)]
+def _sweep(folder: Path, now: float) -> None:
+    """Remove the files of this host whose agents are dead.
+
+    Args:
+        folder: with the files of all hosts that share it.
+        now: seconds since 1970, by the clock that dates its files.
+    """
+    host = re.escape(_host())
+    ours = re.compile(rf"{host}-\d+|\.{host}-\d+-\d+-[0-9a-f]+")
+    names = [name for name in os.listdir(folder) if ours.fullmatch(name)]
     for name in names[:SWEPT_MAX]:
-        with suppress(OSError):  # another one removes it, or its agent has just begun
+        with suppress(OSError):  # another one removes it, or its agent lives
             fd = open_private(folder / name, os.O_RDWR)
             try:
+                status = os.fstat(fd)
+                if name.startswith(".") and status.st_mtime > now - FRESH_S:
+                    continue  # its agent locks it next
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), (folder / name).lstat()):
+                if os.path.samestat(status, (folder / name).lstat()):
                     (folder / name).unlink()
             finally:
                 os.close(fd)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.base.private_files import NotPrivate
+from rallypoint.wire import local_token
 from rallypoint.wire.access import Access
 from rallypoint.wire.local_token import (
     KeptToken,
@@ -87,6 +88,37 @@ def test_token_of_a_dead_agent_counts_for_nothing_and_is_swept(home: Path) -> No
     assert find_token(f"127.0.0.1:{OTHER_PORT}") == "of-the-living"
     for one in (living, another):
         one.remove()
+
+
+def test_sweep_leaves_hosts_alone_whose_names_begin_alike(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of another host may not be seen where they share a home folder."""
+    monkeypatch.setattr(local_token, "_host", lambda: "gpu")
+    folder = home / "state/rallypoint/tokens"
+    folder.mkdir(parents=True, mode=0o700)
+    theirs = ["gpu-1-50051", ".gpu-1-50051-77-0123abcd"]
+    for name in theirs:
+        (folder / name).write_text("theirs")
+        os.utime(folder / name, (0, 0))
+    kept = keep_token(PORT, "drawn-token")
+
+    assert set(os.listdir(folder)) == {*theirs, kept.path.name}
+    kept.remove()
+
+
+def test_sweep_leaves_the_file_of_an_agent_that_has_just_begun(home: Path) -> None:
+    """It is not locked yet; one that is old was never finished."""
+    folder = home / "state/rallypoint/tokens"
+    folder.mkdir(parents=True, mode=0o700)
+    young, old = (folder / f".{socket.gethostname()}-{PORT}-77-{n:08x}" for n in range(2))
+    for path in (young, old):
+        path.touch()
+    os.utime(old, (0, 0))
+    kept = keep_token(PORT, "drawn-token")
+
+    assert set(folder.iterdir()) == {young, kept.path}
+    kept.remove()
 
 
 def test_remove_leaves_the_file_of_a_later_agent(home: Path) -> None:
