@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
-
-from rallypoint.base.private_files import FOLDER_MODE, NotPrivate
 
 _NOWHERE = Path("/dev/null/nonexistent")
 """A folder that cannot be made, not even by root."""
@@ -20,22 +17,9 @@ def find_state_home() -> Path:
 def find_temporary_home() -> Path:
     """Return the folder that stands for it: containers often have no home.
 
-    It lies among the temporary files; `make_temporary_home` makes it.
+    It lies among the temporary files, where another user could have made it before.
     """
     return _temporary() / f"rallypoint-{os.getuid()}"
-
-
-def make_temporary_home(folder: Path) -> None:
-    """Make a folder where another user could have made it before, or a link in its place.
-
-    Raises:
-        NotPrivate: another user could change it.
-        OSError: the system refuses.
-    """
-    folder.mkdir(FOLDER_MODE, exist_ok=True)
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise NotPrivate(f"others can change {folder}")
 
 
 def _state_home() -> Path:

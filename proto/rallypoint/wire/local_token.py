@@ -17,11 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rallypoint.base.private_files import FILE_MODE, make_private_folder, open_private
-from rallypoint.base.user_folders import (
-    find_state_home,
-    find_temporary_home,
-    make_temporary_home,
-)
+from rallypoint.base.user_folders import find_state_home, find_temporary_home
 from rallypoint.wire.access import Access
 
 FOLDER = "tokens"
@@ -65,9 +61,7 @@ def keep_token(port: int, token: str) -> KeptToken:
     try:
         return _keep(find_state_home() / FOLDER, port, token)
     except OSError:
-        temporary = find_temporary_home()
-        make_temporary_home(temporary)
-        return _keep(temporary / FOLDER, port, token)
+        return _keep(find_temporary_home() / FOLDER, port, token)
 
 
 def with_local_token(access: Access, endpoints: str) -> Access:

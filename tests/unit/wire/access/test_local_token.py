@@ -155,7 +155,7 @@ def test_token_is_kept_elsewhere_where_there_is_no_home(home: Path) -> None:
     kept.remove()
     parent.chmod(0o777)
 
-    with pytest.raises(NotPrivate, match="others can change"):
+    with pytest.raises(NotPrivate, match=f"everyone can write {parent}"):
         keep_token(PORT, "drawn-token")
 
 
