@@ -229,7 +229,7 @@ def _holds(condition: keys_pb2.KeyCondition, held: Held | None) -> bool:
 
 
 def answer_of(method: Method, request: Any, outcome: Outcome) -> Any:
-    """Return the answer that a request must get, but for the epoch."""
+    """Return the answer that a request must get, but for the coordinator's part of its header."""
     answer = RESPONSES[method](header=keys_pb2.KeyValueHeader(revision=outcome.revision))
     first = outcome.results[0]
     match method:

@@ -250,8 +250,9 @@ class KeysHold(Checker):
             return  # its run is over meanwhile
         outcomes = store.outcomes[call.request.request_id]
         wanted = [answer_of(call.method, call.request, outcome) for outcome in outcomes]
+        is_durable = self.world.disk.is_durable or self.world.fleet is not None
         for one in wanted:
-            one.header.epoch = answer.header.epoch
+            one.header.epoch, one.header.durable = answer.header.epoch, is_durable
         if answer not in wanted:
             self.require(False, f"{call.request} is answered with {answer} not {wanted}")
 

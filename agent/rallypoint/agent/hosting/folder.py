@@ -47,7 +47,7 @@ def make_folder(port: int, *, is_temporary: bool = False) -> Path:
         is_temporary: the state folder cannot hold a journal, so it is among the temporary files.
 
     Raises:
-        NoFolder: when the system refuses, or another user has made what is there.
+        NoFolder: when the system refuses, or another user has made the folder.
     """
     # Containers often have no home. The journal then lives as long as the temporary files.
     places = _candidates(port)[is_temporary:]
