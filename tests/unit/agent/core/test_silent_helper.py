@@ -49,7 +49,7 @@ def test_helper_that_answers_again_keeps_nothing() -> None:
 
 
 def test_stop_says_what_it_waits_for_once_the_helper_answers() -> None:
-    """What was told of the helper is true no more; a node without processes waits for none."""
+    """Its silence is no reason any more; a node without processes waits for none."""
     ended = BlockedReport(1, (), "its workers have not ended")
     assert blocked(*RUNNING, STOP, SILENT, ANSWERED) == [SAID, ended]
     assert blocked(*RUNNING, STOP, ANSWERED) == []
