@@ -12,6 +12,7 @@ import pytest
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.state import State
 from sim.durable.owner_bugs import OWNER_OPTIONS
+from sim.rules.liveness import LOOK_MS
 from sim.rules.news import NewsIsTrue
 from sim.run import commit
 from sim.seeds.bugs import BUGS, planted
@@ -24,6 +25,7 @@ from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 from sim.shards.faults import AppendFault, OwnerFault
+from sim.world.world import World
 from support.tries.portions import choose_portion
 
 OWNERS = {"owners": "1"}
@@ -265,6 +267,24 @@ def test_durable_coordinators_start_again() -> None:
     assert counts["event", "coordinator restored"] >= 40
     for fault in DiskFault:
         assert counts["disk", fault.value] >= 5, fault
+
+
+def test_partitions_end_with_the_faults() -> None:
+    """What they hold back arrives at once: no fence is enforced when all comes to rest."""
+    world = World(
+        0, {"kinds": "", "keys": "0", "meetings": "0", "features": "", "slow_percent": "0"}
+    )
+    until_ms = world.faults.until_ms
+    world.clock.run_until(until_ms - 2_000)
+    for host in world.hosts:
+        world.partition(host, 4_000)
+    world.clock.run_until(until_ms)
+    world.settle_down()
+    world.clock.run_until(until_ms + LOOK_MS)
+
+    confirmed = [agent.state.confirmed_ms for agent in world.agents.values() if not agent.is_gone]
+    assert confirmed
+    assert all(ms is not None and ms >= until_ms - 1_000 for ms in confirmed), confirmed
 
 
 @pytest.mark.parametrize("seed", [85, 360, 461])

@@ -379,7 +379,7 @@ class World:
         self.disk.calm()
         self.note("calm")
         for host in self.hosts:
-            host.unreachable_until_ms = 0
+            self.network.release(host)
             if host.agent is not None:
                 self.clock.after(0, partial(host.agent.freeze, 0))
         # Neither a cordon nor a long quarantine ends by itself in time.
