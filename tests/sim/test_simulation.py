@@ -46,7 +46,7 @@ NOTICED = {
     "be sure too long": 36,
     "begin a watch late": 2,
     "believe ages of milestones": 28,
-    "believe an old leader": 36,
+    "believe an old leader": 48,
     "bring back a scope": 0,
     "cancel later": 45,
     "confirm too much": 20,
