@@ -170,9 +170,8 @@ UNREACHABLE: dict[Row, str] = {
     },
     **{("job", f"{phase} x NewerReport"): "all agents are of this version" for phase in PHASES},
     **{
-        ("job", f"{phase} x Stalled"): "it is about no job"
-        for phase in PHASES
-        if phase != PHASES[0]
+        ("job", f"{phase.value} x Stalled"): "it is about jobs with failures, and these have none"
+        for phase in (Phase.FORMING, Phase.CLOSED)
     },
     **_never(
         "no simulated machine lacks a port, and no agent has a planted bug",
