@@ -82,13 +82,13 @@ def load(disk: Disk, unix_ms: int, timing: Timing, before: Server | None) -> Pas
     fault = disk.take() if disk.armed in CRASHES else None
     if fault not in LOST:
         disk.append(records, now_ms, unix_ms)
+    contacts = None
+    if before is not None and not is_new and fault not in LOST:
+        contacts = before.contacts
+        contacts.restarted(before.now_ms(), now_ms)
     if fault is not None:
         return None
     memory = replay((*(record for batch in batches for record in batch.records), *records))
-    contacts = None
-    if before is not None and not is_new:
-        contacts = before.contacts
-        contacts.restarted(before.now_ms(), now_ms)
     return Past(state, memory, DURABLE_LIFE, now_ms, contacts)
 
 
