@@ -59,6 +59,9 @@ class Arena:
         self.speaking_life = 0
         """The coordinator whose message is being applied."""
         self.timing = TIMING
+        self.disk = SimpleNamespace(is_durable=False)
+        self.fleet = None
+        """There are no other coordinators."""
         self.was_set_back = False
         self.now_ms = 0
         """Journal time of the coordinator's latest step."""
