@@ -217,7 +217,9 @@ def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context],
         request = decode(message)
         del message  # of a call that waits, the request is enough
         _bind_request(request, entry)
-        answered = encode(await serve(request, context))
+        serving = serve(request, context)
+        del request  # a handler that waits may let go of it
+        answered = encode(await serving)
         if is_read:  # again, for calls that have waited for the same answer
             method.unread.check(context)
         method.unread.note(context, len(answered))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from types import CoroutineType
 from typing import Any, cast
 
 import grpc
@@ -131,6 +133,29 @@ async def test_generations_that_end_in_one_turn_answer_everyone() -> None:
             answers = await asyncio.gather(*calls)
             assert sorted(answer.generation for answer in answers) == [1, 1, 2, 2]
             assert {answer.participant_count for answer in answers} == {2}
+
+
+async def test_call_that_waits_keeps_none_of_its_names() -> None:
+    names = barrier_pb2.Participants(ranks=range(4))
+    async with workers() as group:
+        waiting = [
+            group.arrive(rank, expected=barrier_pb2.Expected(participants=names))
+            for rank in range(3)
+        ]
+        await group.until_arrived(3)
+        assert list(_kept_requests()) == []
+        await asyncio.gather(*waiting, group.arrive(3, expected={"participants": names}))
+
+
+def _kept_requests() -> Iterator[str]:
+    """Yield which parts of the server keep a request, or the arrival that it became."""
+    for one in gc.get_objects():
+        if isinstance(one, inputs.Arrive):
+            yield "an arrival"
+        elif isinstance(one, CoroutineType) and "rallypoint/server" in one.cr_code.co_filename:
+            found = one.cr_frame.f_locals.values() if one.cr_frame else ()
+            if any(isinstance(value, barrier_pb2.ArriveRequest) for value in found):
+                yield one.cr_code.co_qualname
 
 
 async def test_list_says_who_waits_for_whom() -> None:

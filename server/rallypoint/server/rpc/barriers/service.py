@@ -56,12 +56,9 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
     ) -> barrier_pb2.ArriveResponse:
         """Wait at a barrier."""
         try:
-            claim = self._tokens.claim(request.job_id, context.invocation_metadata())
-            clock_ms = time.time_ns() // 1_000_000
-            arrive = to_arrive(request, claim, context.time_remaining(), clock_ms)
-            wait = await self._coordinator.ask(
-                arrive, lambda state, now_ms: self._find(state, arrive)
-            )
+            arriving = self._count(request, context)
+            del request  # with all names that it expects; each call that waits would keep them
+            key, wait = await arriving
             ended = await wait.end()
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
@@ -70,10 +67,22 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         except InputRefused as refused:
             await abort_with(context, refusal_status(refused.refusal))
         if wait.answer is None:  # one for all
-            wait.answer = _answer(arrive.key, ended, self._outboxes)
+            wait.answer = _answer(key, ended, self._outboxes)
         if isinstance(wait.answer, Status):
             await abort_with(context, wait.answer)
         return wait.answer  # type: ignore[return-value]  # the interceptor lets bytes pass
+
+    async def _count(
+        self,
+        request: barrier_pb2.ArriveRequest,
+        context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+    ) -> tuple[BarrierKey, Wait]:
+        """Count an arrival; return its barrier, and the wait for its generation."""
+        claim = self._tokens.claim(request.job_id, context.invocation_metadata())
+        clock_ms = time.time_ns() // 1_000_000
+        arrive = to_arrive(request, claim, context.time_remaining(), clock_ms)
+        found = self._coordinator.ask(arrive, lambda state, now_ms: self._find(state, arrive))
+        return arrive.key, await found
 
     def _find(self, state: State, arrive: inputs.Arrive) -> Wait:
         """Return the wait for the generation of an arrival, which may have ended already."""
