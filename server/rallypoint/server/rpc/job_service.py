@@ -111,8 +111,8 @@ class JobService(service_grpc.JobServiceServicer):
             job_id, view = to_job_id(request), to_view(request)
 
             async def build(close: Callable[[], None]) -> bytes:
-                shown = await self._show(job_id, view, close)
-                answer = service_pb2.GetJobResponse(job=shown.job, summary=shown.summary)
+                answer = service_pb2.GetJobResponse()
+                await self._show(job_id, view, answer, close)
                 return answer.SerializeToString()
 
             answer = await self._answers.get((job_id, view), build)
@@ -322,20 +322,18 @@ class JobService(service_grpc.JobServiceServicer):
 
     async def _render(self, watched: Watched) -> Rendering:
         """Render a job for its watchers, or that there is none."""
-        version = watched.version
+        version, answer = watched.version, service_pb2.WatchJobResponse()
         try:
-            shown = await self._show(watched.job_id, watched.view)
+            shown = await self._show(watched.job_id, watched.view, answer)
         except _UnknownJob as unknown:
             return _render_missing(unknown, version)
-        answer = service_pb2.WatchJobResponse(
-            job=shown.job, summary=shown.summary, revision=shown.revision
-        )
+        answer.revision = shown.revision
         return Rendering(
             version=version,
             revision=shown.revision,
             latest=shown.latest,
             answer=answer.SerializeToString(),
-            nodes=0 if shown.job is None else len(shown.job.nodes),
+            nodes=len(answer.job.nodes),
             is_final=shown.is_final,
             run=max(answer.job.run, answer.summary.run),
         )
@@ -344,27 +342,31 @@ class JobService(service_grpc.JobServiceServicer):
         self,
         job_id: JobId,
         view: job_pb2.JobView.ValueType,
+        answer: service_pb2.GetJobResponse | service_pb2.WatchJobResponse,
         close: Callable[[], None] = lambda: None,
     ) -> _Shown:
-        """Return a job as it is shown with a view; call `close` at the moment that it shows.
+        """Fill an answer with a job as a view shows it; call `close` at the moment that it shows.
+
+        A large job is built inside the answer: to copy it would hold up agents for 50 ms.
 
         Raises:
             _UnknownJob: when there is none.
         """
         explain = self._explain
         if view == job_pb2.JOB_VIEW_SUMMARY:
-            return await self._coordinator.read(partial(_summarize, job_id, explain, close))
+            summarize = partial(_summarize, job_id, explain, answer, close)
+            return await self._coordinator.read(summarize)
         picture = await self._coordinator.read(partial(_picture, job_id, explain, close))
+        answer.job.CopyFrom(picture.message)  # which is small yet
+        picture.message = answer.job
         await self._pace.drive(fill(picture, with_nodes=view == job_pb2.JOB_VIEW_FULL))
         is_final = picture.job.phase is Phase.CLOSED and not picture.nodes
-        return _Shown(picture.message, None, is_final, picture.message.revision, picture.latest)
+        return _Shown(is_final, answer.job.revision, picture.latest)
 
 
 class _Shown(Struct):
-    """A job in one of its two forms."""
+    """What an answer shows."""
 
-    job: job_pb2.Job | None
-    summary: job_pb2.JobSummary | None
     is_final: bool
     """The run is over and every node knows."""
     revision: int
@@ -373,12 +375,18 @@ class _Shown(Struct):
 
 
 def _summarize(
-    job_id: JobId, explain: Explain, close: Callable[[], None], state: State, now_ms: int
+    job_id: JobId,
+    explain: Explain,
+    answer: service_pb2.GetJobResponse | service_pb2.WatchJobResponse,
+    close: Callable[[], None],
+    state: State,
+    now_ms: int,
 ) -> _Shown:
     close()
     summary = summary_message(state, _find(state, job_id, now_ms), now_ms, explain)
+    answer.summary.CopyFrom(summary)
     is_final = summary.phase == job_pb2.JOB_PHASE_CLOSED and not summary.node_count
-    return _Shown(None, summary, is_final, summary.revision, state.revision)
+    return _Shown(is_final, summary.revision, state.revision)
 
 
 def _picture(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.hosting.shard import Shard, ShardSettings, open_shard, share
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.reading import answers as answers_module
 from rallypoint.server.rpc.reading.answers import Answers
 from rallypoint.server.rpc.views.times import Distances
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -185,3 +186,45 @@ async def test_call_that_is_cancelled_fails_no_other() -> None:
         first.cancel()
 
         assert b"built" == await second
+
+
+async def test_large_answer_rests_before_it_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All calls of the rest share the next one; a small answer is built at once."""
+    monkeypatch.setattr(answers_module, "BYTES_PER_S_MAX", 1_000_000)
+    monkeypatch.setattr(answers_module, "LARGE_BYTES", 100_000)
+    answers, clock, begun = Answers(), asyncio.get_running_loop().time, dict[str, list[float]]()
+
+    def building(size: int) -> Callable[[Callable[[], None]], Awaitable[bytes]]:
+        async def build(close: Callable[[], None]) -> bytes:
+            begun.setdefault(f"{size}", []).append(clock())
+            close()
+            return bytes(size)
+
+        return build
+
+    await answers.get("large", building(100_000))
+    await asyncio.gather(*(answers.get("large", building(100_000)) for _ in range(100)))
+    for _ in range(100):
+        await answers.get("small", building(99_999))
+
+    first_s, second_s = begun["100000"]
+    assert second_s - first_s >= 0.1
+    assert 100 == len(begun["99999"])
+
+
+async def test_call_that_is_cancelled_in_a_rest_fails_no_other() -> None:
+    """Another one builds the answer in its place."""
+    answers, size = Answers(), answers_module.LARGE_BYTES
+
+    async def build(close: Callable[[], None]) -> bytes:
+        close()
+        return bytes(size)
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        await answers.get("job", build)
+        first = tasks.create_task(answers.get("job", build))
+        second = tasks.create_task(answers.get("job", build))
+        await asyncio.sleep(0)
+        first.cancel()
+
+        assert size == len(await second)
