@@ -151,9 +151,9 @@ async def test_call_that_waits_keeps_none_of_its_names() -> None:
 def _kept_requests() -> Iterator[str]:
     """Yield which parts of the server keep a request, or the arrival that it became."""
     for one in gc.get_objects():
-        if isinstance(one, inputs.Arrive):
+        if type(one) is inputs.Arrive:  # some objects of torch warn when their class is asked for
             yield "an arrival"
-        elif isinstance(one, CoroutineType) and "rallypoint/server" in one.cr_code.co_filename:
+        elif type(one) is CoroutineType and "rallypoint/server" in one.cr_code.co_filename:
             found = one.cr_frame.f_locals.values() if one.cr_frame else ()
             if any(isinstance(value, barrier_pb2.ArriveRequest) for value in found):
                 yield one.cr_code.co_qualname
