@@ -32,9 +32,9 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
-from rallypoint.server.core.reads.weights import EVENT_BYTES, NODE_BYTES
+from rallypoint.server.core.reads.weights import EVENT_BYTES, NODE_BYTES, weight_of
 from rallypoint.server.core.state.state import State
-from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
+from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss, take_turns
 from rallypoint.server.journal.compaction import Compaction
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.stepper import Stepper, Turn
@@ -45,6 +45,8 @@ TURN_MS_MAX = 20
 """After this a turn takes effect, and the rest of its inputs begins the next one. So a Stop need
 not wait for a thousand failures to be classified, at half a millisecond each. Readers have as long
 again, at the end of the turn."""
+TURN_BYTES_MAX = 1_048_576
+"""The same for what its inputs add to the journal: encoding and syncing it holds up all jobs."""
 LATE_MS = 200
 """A turn that starts later than planned by more than this counts as a stall."""
 INLINE_BYTES_MAX = 4_194_304
@@ -243,6 +245,7 @@ class Coordinator:
             self._inbox.add_to(arrived)
         else:
             planned_ms, arrived = await self._sleep()
+        arrived = take_turns(arrived)
         if planned_ms is not None:
             self._notice_stall(planned_ms)
         if self._stalled_ms:
@@ -333,15 +336,16 @@ class Coordinator:
         self._reading_ns = time.thread_time_ns() - began_ns
 
     def _step_in_time(self, arrived: Sequence[Item], now_ms: int, turn: Turn) -> int:
-        """Step inputs until the time of a turn is over; return how many."""
-        handled = 0
+        """Step inputs until a turn has no time or no room for more; return how many."""
+        handled = weight = 0
         for item in arrived:
-            handled += 1
+            handled, known = handled + 1, len(turn.records)
             if not isinstance(item, Query):
                 self._step(item, now_ms, turn)
             elif item.request is not None:
                 item.refusal = self._step(item.request, now_ms, turn)
-            if self._clock.now_ms() - now_ms >= TURN_MS_MAX:
+            weight += sum(map(weight_of, turn.records[known:]))
+            if self._clock.now_ms() - now_ms >= TURN_MS_MAX or weight >= TURN_BYTES_MAX:
                 break
         return handled
 

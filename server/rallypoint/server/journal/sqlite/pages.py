@@ -26,6 +26,8 @@ APPLICATION_ID = 0x52506A6C
 """Marks the file as ours, for `file` and for ourselves: "RPjl"."""
 DROP_ROWS = 200
 """Rows that one transaction deletes: a few milliseconds."""
+DROP_BYTES = 1_048_576
+"""Bytes of batches after which it deletes no further one."""
 FREE_PAGES = 1_024
 """Unused pages that the file keeps for the next batches: 4 MB."""
 VACUUM_PAGES = 512
@@ -233,9 +235,11 @@ def drop_some(connection: sqlite3.Connection, meta: Meta) -> bool:
         meta: as it is.
     """
     dropped = connection.execute(
-        "DELETE FROM batches WHERE sequence IN"
-        " (SELECT sequence FROM batches WHERE sequence <= ? ORDER BY sequence LIMIT ?)",
-        (meta.base.sequence, DROP_ROWS),
+        "DELETE FROM batches WHERE sequence IN (SELECT sequence FROM (SELECT sequence,"
+        " SUM(LENGTH(payload)) OVER (ORDER BY sequence) - LENGTH(payload) AS before"
+        " FROM (SELECT * FROM batches WHERE sequence <= ? ORDER BY sequence LIMIT ?))"
+        " WHERE before < ?)",
+        (meta.base.sequence, DROP_ROWS, DROP_BYTES),
     ).rowcount
     if not dropped:
         dropped = connection.execute(

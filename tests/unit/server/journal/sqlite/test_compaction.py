@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import encode_batches
 from rallypoint.server.journal.compaction import COMPACT_ABOVE
+from rallypoint.server.journal.sqlite import pages
+from rallypoint.server.journal.sqlite.chain import Link
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal.damage import NAME, fast_folder, load
 from support.journal.stores import joined, large, small
@@ -100,6 +104,22 @@ async def test_files_stay_small_whatever_a_round_takes() -> None:
         await journal.close()
 
     assert max(sizes) < 20_000_000
+
+
+def test_large_batches_are_deleted_a_few_at_a_time() -> None:
+    """What a snapshot has replaced holds up no batch, however large it was."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    meta = pages.make(connection, "0" * 32, b"secret")
+    for number in range(1, 8):
+        pages.append(connection, Link(number, b""), bytes(pages.DROP_BYTES // 2))
+    covered = replace(meta, base=Link(7, b""))
+
+    left = [7]
+    while pages.drop_some(connection, covered):
+        left += connection.execute("SELECT COUNT(*) FROM batches").fetchone()
+    connection.close()
+
+    assert left == [7, 5, 3, 1, 0]
 
 
 async def test_append_needs_no_long_turns(tmp_path: Path) -> None:
