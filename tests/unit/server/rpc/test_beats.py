@@ -1,4 +1,4 @@
-"""An agent that sends heartbeats in a loop slows only itself down."""
+"""An agent that sends heartbeats or large messages in a loop slows only itself down."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import pytest
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.rpc.guards.beats import BEATS_PER_INTERVAL, QUEUED_MAX, Beats
+from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import node_pb2
 from support.core.served import served
 
 INTERVAL_S = 8.0
 LEASE_S = 3 * INTERVAL_S
+WORKERS = 4_096
 BURST = BEATS_PER_INTERVAL + 3
 
 
@@ -45,8 +48,8 @@ def test_what_a_network_has_held_back_is_taken_at_once(lease_s: float, queued: i
     assert delays == {0.0}
 
 
-async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator reads a few of them, and answers another agent meanwhile."""
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the session of each message that the coordinator reads, as it happens."""
     read: list[str] = []
     genuine = Connections.note
 
@@ -55,6 +58,12 @@ async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatc
         return genuine(self, connection, envelope)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(Connections, "note", note)
+    return read
+
+
+async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator reads a few of them, and answers another agent meanwhile."""
+    read = note_reads(monkeypatch)
     timing = Timing(window_ms=0, heartbeat_ms=3_600_000, lease_ms=4 * 3_600_000)
     async with asyncio.timeout(60), served(timing) as server:
         loud, quiet = await server.join("job", 1), await server.join("other", 2)
@@ -66,3 +75,25 @@ async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatc
 
         assert 1 == read.count(quiet.session_id)
         assert 1 <= read.count(loud.session_id) <= BEATS_PER_INTERVAL + 4
+
+
+async def test_large_messages_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator reads one of them at once, and answers another agent meanwhile."""
+    read = note_reads(monkeypatch)
+    monkeypatch.setattr(connections, "REST_RATIO", 1e6)
+    monkeypatch.setattr(connections, "REST_S_MAX", 3_600.0)
+    async with asyncio.timeout(60), served() as server:
+        loud, quiet = server.agent("job", 1), await server.join("other", 2)
+        await loud.hello(local_world_size=WORKERS)
+        await loud.read()
+        read.clear()
+        exit = node_pb2.WorkerExit(exit_code=1)
+        workers = [node_pb2.Worker(local_rank=rank, exit=exit) for rank in range(WORKERS)]
+        for _ in range(2):  # more would wait to be sent
+            await loud.report(exited=agent_pb2.Exited(round=1, workers=workers))
+        while loud.session_id not in read:
+            await asyncio.sleep(0)
+        await quiet.check_alive()
+        await quiet.check_alive()
+
+        assert 1 == read.count(loud.session_id)

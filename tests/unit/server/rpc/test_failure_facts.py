@@ -12,8 +12,10 @@ from rallypoint.agent.session.translate import report_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
-from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
+from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
+from rallypoint.server.core.verdicts.symptoms import classify, find_error
 from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.convert.exits import WORDS_MAX
 from rallypoint.server.rpc.convert.reports import to_report
 from rallypoint.server.rpc.views.node import exit_message
 from rallypoint.server.rpc.views.verdict import verdict_message
@@ -165,3 +167,35 @@ def test_end_has_to_fit_the_report(kind: str, end: node_pb2.WorkerExit) -> None:
     with pytest.raises(InvalidMessage) as refused:
         to_report(envelope, 1, clock_ms=0)
     assert refused.value.path == f"{kind}.workers[0].exit"
+
+
+def test_first_failures_of_a_message_keep_their_words() -> None:
+    """Of 4,096, the few that failed first; all others count without their words."""
+    message = sent(EXIT)
+    del message.exited.workers[:]
+    for rank in range(4_096):
+        error = node_pb2.ErrorRecord(message="m" * 300, traceback="t" * 400)
+        exit = node_pb2.WorkerExit(exit_code=1, error=error, stderr_tail="s" * 100)
+        exit.age.seconds = rank  # the last rank failed first
+        message.exited.workers.add(local_rank=rank, exit=exit)
+    report = to_report(message, 4_096, clock_ms=0)
+    assert isinstance(report, inputs.Exited)
+    read = [exit.local_rank for exit in report.exits if exit.error is not None and find_error(exit)]
+
+    assert list(range(4_096 - WORDS_MAX, 4_096)) == read
+    assert all(exit.is_failure for exit in report.exits)
+    assert {Symptom.UNKNOWN} == {classify(exit) for exit in report.exits[:-WORDS_MAX]}
+
+
+def test_ends_without_failure_keep_no_words_of_failures_away() -> None:
+    """Workers that ended with 0 do not count."""
+    message = sent(EXIT)
+    del message.exited.workers[:]
+    for rank in range(WORDS_MAX + 1):
+        exit = node_pb2.WorkerExit(exit_code=0 if rank else 1, stderr_tail="s")
+        exit.age.seconds = rank
+        message.exited.workers.add(local_rank=rank, exit=exit)
+    report = to_report(message, WORDS_MAX + 1, clock_ms=0)
+    assert isinstance(report, inputs.Exited)
+
+    assert report.exits[0].stderr_tail == "s"

@@ -111,6 +111,8 @@ def _classify_last_words(exit: WorkerExit) -> Symptom:
     chain = find_last_chain(lines)
     if exit.error is not None:
         message = exit.error.message.strip()[:BODY_CHARS]
+        if not message and not text:
+            return Symptom.UNKNOWN  # what it wrote was not kept
         return _classify_chain(lines, chain) if chain else _classify_errors(message, message)
     if not chain:
         return _classify_abort(text)

@@ -38,6 +38,13 @@ log = get_logger()
 
 BROKEN_S_MAX = 1.0
 """Longest wait for room in the inbox at the end of a stream, so that a stop cannot hang."""
+LARGE_S = 0.005
+"""A message that takes more processor time to read is large, such as the exits of 200 workers."""
+REST_RATIO = 9
+"""After a large message of an agent, its stream is not read for so many times as long. So one that
+sends large messages in a loop takes a tenth of the time in which all others are read."""
+REST_S_MAX = 1.0
+"""Longest such rest: the shortest lease is half a second longer."""
 FAREWELL_S_MAX = 5.0
 """Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 
@@ -156,8 +163,8 @@ class Connections:
             raise
 
     async def take(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> None:
-        """Pass on a message after the Hello. Waits while the inbox is full, and after too many
-        heartbeats.
+        """Pass on a message after the Hello. Waits while the inbox is full, after too many
+        heartbeats, and after a large message.
 
         Raises:
             InvalidMessage: when it breaks the contract; the connection has to end.
@@ -167,9 +174,13 @@ class Connections:
             wait_s = connection.beats.delay_s(time.monotonic(), *self._timing_s(connection))
             if wait_s > 0:  # it reads no further: the sender waits, and no other
                 await asyncio.sleep(wait_s)
+        begun_s = time.thread_time()
         report = self.note(connection, envelope)
+        took_s = time.thread_time() - begun_s
         if report is not None:
             await self.coordinator.submit(report)
+        if took_s > LARGE_S:
+            await asyncio.sleep(min(REST_S_MAX, took_s * REST_RATIO))
 
     def is_excess(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> bool:
         """Return whether this is one heartbeat too many, which need not be heard.
