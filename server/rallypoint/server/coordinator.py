@@ -34,7 +34,7 @@ from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, snapshot
 from rallypoint.server.core.reads.weights import EVENT_BYTES, NODE_BYTES, weight_of
 from rallypoint.server.core.state.state import State
-from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss, take_turns
+from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
 from rallypoint.server.journal.compaction import Compaction
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.stepper import Stepper, Turn
@@ -245,7 +245,6 @@ class Coordinator:
             self._inbox.add_to(arrived)
         else:
             planned_ms, arrived = await self._sleep()
-        arrived = take_turns(arrived)
         if planned_ms is not None:
             self._notice_stall(planned_ms)
         if self._stalled_ms:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 
 INBOX_MAX = 4_096
@@ -39,23 +37,6 @@ class Query(Struct):
 
 
 Item = inputs.Input | Query
-
-
-def take_turns(items: Iterable[Item]) -> list[Item]:
-    """Return items in the order in which they are stepped: the requests of each job take turns.
-
-    So a job with many or large requests does not delay those of others, nor what agents report.
-    """
-    counts: Counter[JobId | None] = Counter()
-
-    def place(item: Item) -> int:
-        if not isinstance(item, Query) or item.request is None:
-            return 0
-        job_id = getattr(item.request, "job_id", None)
-        counts[job_id] += 1
-        return counts[job_id] - 1  # the first one keeps its place among what agents report
-
-    return sorted(items, key=place)
 
 
 class Inbox:
