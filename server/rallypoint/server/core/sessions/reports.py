@@ -217,7 +217,10 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
             held.state in (NodeState.UNREADY, NodeState.BLOCKED)
             and draft.require_job(node.job_id).phase is Phase.RUNNING
         ):
-            depart(draft, node, RoundReason.NODE_LEFT, "it stopped its workers by itself")
+            # The time of its drain may have passed while no coordinator could hear it.
+            why = "it stopped its workers by itself"
+            text = why if node.drain is None else f"{node.drain.reason}; {why}"
+            depart(draft, node, reason_of_leaving(node), text)
 
 
 def note_milestones(

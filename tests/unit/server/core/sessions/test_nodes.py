@@ -133,6 +133,20 @@ def test_member_that_returns_stopping_ends_the_round() -> None:
     assert ["a", "b", "c"] == bench.order()
 
 
+def test_draining_member_that_returns_stopping_is_drained() -> None:
+    """The time of the drain has passed while it could not be heard."""
+    bench, _, _, c = trio()
+    c.drain(1_000)
+    c.break_off()
+
+    c.hello(held=c.held_round(NodeState.UNREADY))
+
+    assert (RoundReason.DRAINED, Phase.STOPPING) == (stop_reason(c), bench.job().phase)
+    round = bench.job().round
+    assert round is not None
+    assert ["SIGTERM; it stopped its workers by itself"] == [gone.text for gone in round.departures]
+
+
 def test_newer_connection_outlives_the_break_of_an_older() -> None:
     """The break of an older connection does not affect the newer one."""
     bench, _, _, c = trio()
