@@ -13,7 +13,7 @@ from rallypoint.wire.loading import FORKS, FORKS_OFF, QUIET
 
 LIMIT_S = 120
 WATCHED = """
-import ctypes, os, subprocess, sys, threading
+import ctypes, os, subprocess, sys, threading, time
 
 names = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")
 getenv = ctypes.CDLL(None).getenv
@@ -34,6 +34,7 @@ def copy():
         except KeyError as error:  # a name went while it was copied
             errors.append(error)
         begun.set()
+        time.sleep(0.0005)  # else it holds up the import, which takes much longer than this
 
 copying = threading.Thread(target=copy)
 copying.start()
