@@ -179,8 +179,9 @@ class Connections:
         took_s = time.thread_time() - begun_s
         if report is not None:
             await self.coordinator.submit(report)
-        if took_s > LARGE_S:
-            await asyncio.sleep(min(REST_S_MAX, took_s * REST_RATIO))
+        if took_s > LARGE_S:  # heartbeats wait, too, but not for a lease
+            _, lease_s = self._timing_s(connection)
+            await asyncio.sleep(min(REST_S_MAX, lease_s / 4, took_s * REST_RATIO))
 
     def is_excess(self, connection: Connection, envelope: agent_pb2.SessionRequest) -> bool:
         """Return whether this is one heartbeat too many, which need not be heard.
