@@ -15,6 +15,8 @@ from rallypoint.v1 import node_pb2
 from support.core.served import served
 
 INTERVAL_S = 8.0
+HOURS = Timing(window_ms=0, heartbeat_ms=3_600_000, lease_ms=4 * 3_600_000)
+"""What is held back for a part of these is not heard in a test."""
 LEASE_S = 3 * INTERVAL_S
 WORKERS = 4_096
 BURST = BEATS_PER_INTERVAL + 3
@@ -64,8 +66,7 @@ def note_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_heartbeats_in_a_loop_are_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator reads a few of them, and answers another agent meanwhile."""
     read = note_reads(monkeypatch)
-    timing = Timing(window_ms=0, heartbeat_ms=3_600_000, lease_ms=4 * 3_600_000)
-    async with asyncio.timeout(60), served(timing) as server:
+    async with asyncio.timeout(60), served(HOURS) as server:
         loud, quiet = await server.join("job", 1), await server.join("other", 2)
         read.clear()
         for number in range(1, 201):
@@ -82,7 +83,7 @@ async def test_large_messages_in_a_loop_are_held_back(monkeypatch: pytest.Monkey
     read = note_reads(monkeypatch)
     monkeypatch.setattr(connections, "REST_RATIO", 1e6)
     monkeypatch.setattr(connections, "REST_S_MAX", 3_600.0)
-    async with asyncio.timeout(60), served() as server:
+    async with asyncio.timeout(60), served(HOURS) as server:
         loud, quiet = server.agent("job", 1), await server.join("other", 2)
         await loud.hello(local_world_size=WORKERS)
         await loud.read()

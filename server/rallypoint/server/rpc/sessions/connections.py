@@ -44,7 +44,7 @@ REST_RATIO = 9
 """After a large message of an agent, its stream is not read for so many times as long. So one that
 sends large messages in a loop takes a tenth of the time in which all others are read."""
 REST_S_MAX = 1.0
-"""Longest such rest: the shortest lease is half a second longer."""
+"""Longest such rest, where a lease is long."""
 FAREWELL_S_MAX = 5.0
 """Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 
