@@ -7,6 +7,9 @@ cluster: its first process is the init of all others, and dies with the process 
 
 Slurm tracks processes with cgroups if this machine has a freezer of version 1, as `is_tracked`
 says. Otherwise it follows parents (proctrack/linuxproc), and its signals reach workers too.
+
+A job that is queued again starts when the credentials of its first life have expired, which takes
+two minutes elsewhere. Nodes refuse one that starts before that in the second of its first end.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ ClusterName=rallypoint
 SlurmctldHost=login
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n

@@ -38,21 +38,17 @@ class Job:
         return self.fields()
 
     def await_requeued(self) -> None:
-        """Wait until it was queued again and has started, at once and not after two minutes."""
-        query = ("squeue", "--noheader", "--states=all", "--format=%T %r", f"--jobs={self.id}")
-        update = f"scontrol update JobId={self.id} StartTime=now || true"  # it may have started
+        """Wait until it was queued again and has started, or has ended a second time."""
+        query = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.id}")
         end_s, was_pending = time.monotonic() + END_LIMIT_S, False
         while True:
             restarts, found = self.fields()["Restarts"], self.cluster.run(*query)
-            was_pending |= restarts == "1" and found.startswith("PENDING")
+            was_pending |= restarts == "1" and found == "PENDING"
             # Slurm counts the restart first, and shows the end of the first life a moment longer.
-            has_ended = was_pending and found.startswith(("COMPLETED", "FAILED"))
-            if restarts == "1" and (found.startswith("RUNNING") or has_ended):
+            has_ended = was_pending and found in ("COMPLETED", "FAILED")
+            if restarts == "1" and (found == "RUNNING" or has_ended):
                 return
             assert time.monotonic() < end_s, f"{self.fields()}{self.cluster.logs()}"
-            # Again and again: while the job still completes, Slurm forgets the update.
-            if found == "PENDING BeginTime":
-                self.cluster.run("bash", "-c", update)
             time.sleep(POLL_S)
 
     def cancel(self) -> None:
