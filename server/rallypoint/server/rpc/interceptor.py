@@ -34,14 +34,14 @@ from rallypoint.server.rpc.guards.entries import fields_max, has_more_fields
 from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
 from rallypoint.server.rpc.guards.lines import Lines, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, hosts_of
+from rallypoint.server.rpc.guards.received import RECEIVED, Received
 from rallypoint.server.rpc.guards.requests import (
-    RECEIVED,
-    Received,
     Requests,
     TooLarge,
     TooMany,
     measure,
 )
+from rallypoint.server.rpc.guards.rests import Rests, bind_rest
 from rallypoint.server.rpc.guards.unread import Unread
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
@@ -102,6 +102,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._requests = Requests()
         self._unread = Unread()
         self._garbage = Garbage()
+        self._rests = Rests()
 
     async def intercept_service(
         self,
@@ -124,6 +125,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 self._unread,
                 self._garbage,
                 self._lines,
+                self._rests,
             )
             wrapped = self._wrapped[method] = _wrap(parts, handler)
         return wrapped
@@ -139,6 +141,7 @@ class _Method(Struct, frozen=True):
     unread: Unread
     garbage: Garbage
     lines: Lines
+    rests: Rests
 
     @property
     def bytes_max(self) -> int:
@@ -161,8 +164,9 @@ class _Method(Struct, frozen=True):
         """
         context = self.find(self.path, context)
         _bind_call(self.path, context)
-        bind_caller(self.lines, hosts_of(context.peer()))
-        received = Received()
+        hosts, received = hosts_of(context.peer()), Received()
+        bind_caller(self.lines, hosts)
+        bind_rest(self.rests, hosts[0], received)
         RECEIVED.set(received)
         try:
             with self.enter(self.path, context) as entry:
@@ -171,6 +175,7 @@ class _Method(Struct, frozen=True):
         except Exception as error:  # noqa: BLE001  # the root of the call
             end = _to_end(error, context, self.path)
             forget_frames(error)
+        received.is_held = False
         self.garbage.note_left(received.size)
         ending = _end(context, end)
         del context, serve, end

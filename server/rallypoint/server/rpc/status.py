@@ -8,6 +8,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from rallypoint.server.rpc.guards.rests import rest
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
 
@@ -29,7 +30,19 @@ def silent_status(problem: str) -> Status:
     return pack_status(code, problem, None, reason=reason, field="message", retry_ms=HELLO_AGAIN_MS)
 
 
+_RESTING = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+"""The statuses of calls that do not succeed when they are made again at once."""
+
+
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], status: Status) -> NoReturn:
-    """End the call with `status` and its details."""
+    """End the call with `status` and its details. A refusal of many may have to wait."""
     converted = rpc_status.to_status(status)
+    if converted.code in _RESTING:
+        await rest()
     await context.abort(converted.code, converted.details, converted.trailing_metadata)

@@ -21,6 +21,16 @@ wait even when all workers of the largest job call at once. Each takes about 10 
 UNREAD_BYTES_PER_HOST_MAX = 64 * 1024 * 1024
 """Bytes of the answers of calls that a host has not read: 16,384 ranks that read 4 KB of keys each
 at once. A client reads its answers as they come, so more wait only where one does not."""
+REFUSALS_AT_ONCE_MAX = 1_024
+"""Refused calls of a host that are answered at once: more than the agents of a rack that start with
+a wrong flag. Later ones wait for their answer, and their callers with them."""
+REFUSALS_PER_S_MAX = 64
+"""Refused calls of a host that are answered in each second after that. They take 2% of the
+coordinator's time."""
+RESTING_PER_HOST_MAX = 1_024
+"""Refused calls of a host that wait for their answer. Each takes about 10 KB."""
+RESTING_BYTES_PER_HOST_MAX = 16 * 1024 * 1024
+"""Bytes of their messages."""
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX
 """Open streams of agents. When the network fails, every agent of the largest job may open its next
 stream before its last one has ended. A stream takes about 45 KB."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from contextvars import ContextVar
 from typing import Any
 
 import grpc
-from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, host_of
+from rallypoint.server.rpc.guards.received import RECEIVED
 from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
 
 log = get_logger()
@@ -47,17 +46,6 @@ class TooMany(TooLarge):
         """Keep how many fields there may be."""
         Exception.__init__(self, f"more than {most} fields")
         self.problem = f"has more than {most} fields and entries of lists"
-
-
-class Received(Struct):
-    """What has arrived on a call."""
-
-    size: int = 0
-    """Bytes of its latest message."""
-
-
-RECEIVED: ContextVar[Received | None] = ContextVar("received", default=None)
-"""Of the call that is served; None: no one counts."""
 
 
 def measure(message: bytes, most: int) -> None:

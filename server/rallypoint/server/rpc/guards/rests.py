@@ -1,0 +1,100 @@
+"""Lets a refused call wait for its answer where its host is refused without end.
+
+A faulty program calls again as soon as it was refused. Each call takes time that all jobs share, so
+a host whose calls are refused too often gets its answers late, and calls less often. Nothing is
+refused that would not be, and a host's other calls do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import sleep
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+
+from msgspec import Struct
+
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.received import Received
+
+REST_S_MAX = 1.0
+"""Longest wait for the answer: clients that try again wait about as long by themselves."""
+BYTES_PER_REFUSAL = 65_536
+"""So many bytes of a refused message count as one more refusal."""
+
+
+class _Host(Struct):
+    """What a host may still do."""
+
+    left: float
+    """Refusals that are answered at once now; below 0: how many came after that."""
+    counted_s: float
+    """When `left` was right."""
+    resting: int = 0
+    """Calls that wait for their answer."""
+    resting_bytes: int = 0
+    """Of their messages, which their handlers may still have."""
+
+
+class Rests:
+    """The refused calls of all hosts."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._hosts: dict[str, _Host] = {}
+        """The one that was refused last is the last one; at most `HOSTS_MAX`."""
+
+    async def rest(self, host: str, received: Received) -> None:
+        """Count a refused call; wait until it may be answered.
+
+        Args:
+            host: as `host_of` names it.
+            received: what has arrived on the call.
+        """
+        used, held = self._find(host), received.size if received.is_held else 0
+        wait_s = _wait_s(used, 1 + received.size / BYTES_PER_REFUSAL, time.monotonic())
+        is_full = used.resting >= limits.RESTING_PER_HOST_MAX
+        if wait_s <= 0 or is_full or used.resting_bytes + held > limits.RESTING_BYTES_PER_HOST_MAX:
+            return
+        used.resting += 1
+        used.resting_bytes += held
+        try:
+            await sleep(wait_s)
+        finally:
+            used.resting -= 1
+            used.resting_bytes -= held
+
+    def _find(self, host: str) -> _Host:
+        used = self._hosts.pop(host, None)
+        if used is None:
+            used = _Host(limits.REFUSALS_AT_ONCE_MAX, time.monotonic())
+        self._hosts[host] = used
+        if len(self._hosts) > limits.HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
+        return used
+
+
+def _wait_s(used: _Host, cost: float, now_s: float) -> float:
+    """Count refusals; return how long the answer has to wait, in seconds."""
+    per_s, most = limits.REFUSALS_PER_S_MAX, limits.REFUSALS_AT_ONCE_MAX
+    left = min(most, used.left + (now_s - used.counted_s) * per_s)
+    # What it owes is limited, so that it is forgotten as soon as the host behaves.
+    used.left, used.counted_s = max(left - cost, -per_s * REST_S_MAX), now_s
+    return -used.left / per_s
+
+
+_REST: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("rest", default=None)
+"""Lets the call that is served rest; None: no call is served."""
+
+
+def bind_rest(rests: Rests, host: str, received: Received) -> None:
+    """Let `rest` count from now on for the host of a caller."""
+    _REST.set(partial(rests.rest, host, received))
+
+
+async def rest() -> None:
+    """Count a refusal of the call that is served; wait until it may be answered."""
+    wait = _REST.get()
+    if wait is not None:
+        await wait()

@@ -1,0 +1,95 @@
+"""A host whose calls are refused without end gets its answers late; nothing else waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from rallypoint.server.rpc.guards import limits, rests
+from rallypoint.server.rpc.guards.received import Received
+from rallypoint.server.rpc.guards.rests import BYTES_PER_REFUSAL, REST_S_MAX, Rests
+from rallypoint.v1 import job_service_pb2 as jobs_pb2
+from rallypoint.wire.limits import LEAST_REQUEST_BYTES
+from support.core.served import LIMIT_S, Served, served
+
+GET = "/rallypoint.v1.JobService/GetJob"
+LIST = "/rallypoint.v1.JobService/ListJobs"
+INVALID = jobs_pb2.GetJobRequest(job_id="x" * 256).SerializeToString()
+UNKNOWN = jobs_pb2.GetJobRequest(job_id="none").SerializeToString()
+TOO_LONG = b"x" * (LEAST_REQUEST_BYTES + 1)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return how long each rest takes, in seconds. None of them takes any."""
+    found = list[float]()
+
+    async def sleep(wait_s: float) -> None:
+        found.append(wait_s)
+
+    monkeypatch.setattr(rests, "sleep", sleep)
+    monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(limits, "REFUSALS_PER_S_MAX", 1e-3)
+    return found
+
+
+async def call(server: Served, method: str, request: bytes) -> grpc.StatusCode:
+    """Make a call; return its code."""
+    make: Any = server.channel.unary_unary(method)
+    code: grpc.StatusCode = await make(request, timeout=LIMIT_S).code()
+    return code
+
+
+@pytest.mark.parametrize("request_", [INVALID, TOO_LONG, b"\xff"], ids=["field", "size", "bytes"])
+async def test_refused_calls_rest(waits: list[float], request_: bytes) -> None:
+    """Once a host has too many, wherever they are refused; its other calls do not."""
+    async with served() as server:
+        codes = [await call(server, GET, request_) for _ in range(3)]
+        rested = list(waits)
+        others = [await call(server, GET, UNKNOWN), await call(server, LIST, b"")]
+
+    assert [grpc.StatusCode.INVALID_ARGUMENT] * 3 == codes
+    assert rested and all(0 < wait_s <= REST_S_MAX * 1.01 for wait_s in rested)
+    assert [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.OK] == others
+    assert rested == waits
+
+
+async def test_large_messages_count_more(waits: list[float]) -> None:
+    """One of many bytes rests at once."""
+    await Rests().rest("a", Received(size=2 * BYTES_PER_REFUSAL))
+
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("RESTING_PER_HOST_MAX", 1), ("RESTING_BYTES_PER_HOST_MAX", 1)]
+)
+async def test_what_rests_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    """By calls, and by the bytes of messages that are still there; others are answered at once."""
+    monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
+    monkeypatch.setattr(limits, limit, value)
+    rests, received = Rests(), Received(size=1)
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(rests.rest("a", received))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT_S):
+            await rests.rest("a", received)
+        is_resting = not first.done()
+        other = tasks.create_task(rests.rest("b", received))
+        await asyncio.sleep(0)
+
+        first.cancel()
+        await asyncio.wait([first])
+        again = tasks.create_task(rests.rest("a", received))
+        await asyncio.sleep(0)
+
+        assert is_resting
+        assert not again.done() and not other.done()
+        again.cancel()
+        other.cancel()
