@@ -39,7 +39,7 @@ def to_printable_lines(text: str) -> str:
     if is_printable_lines(text):
         return text
     plain = re.sub(_ESCAPE_SEQUENCES, "", text).replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(map(_to_printable, plain))
+    return plain.translate({ord(char): _to_printable(char) for char in set(plain)})
 
 
 def _to_printable(char: str) -> str:

@@ -49,7 +49,10 @@ class PrintedError(NamedTuple):
 
 def split_lines(text: str) -> list[str]:
     """Return the lines of a text without torch's rank prefix."""
-    return [re.sub(_RANK_PREFIX, "", line) for line in text.splitlines()]
+    lines = text.splitlines()
+    if "[rank" not in text:
+        return lines
+    return [re.sub(_RANK_PREFIX, "", line) for line in lines]
 
 
 def is_header(line: str) -> bool:
@@ -66,15 +69,17 @@ def find_errors(lines: Sequence[str]) -> Iterator[PrintedError]:
     begin, is_chained, is_elsewhere = (0 if is_cut else None), False, False
     before = ""  # the last line that is not empty
     for at, line in enumerate(lines):
+        if not line:
+            continue
         if is_header(line):
             begin, is_cut = at, False
             is_chained = before.startswith(_CHAINED)
             is_announced = re.search(_ELSEWHERE, before) is not None
             is_elsewhere = (is_chained and is_elsewhere) or is_announced
-        elif begin is not None and line and not line[0].isspace():
+        elif begin is not None and not line[0].isspace():
             yield PrintedError(line, begin, at + 1, is_chained, is_elsewhere, is_cut)
             begin = None
-        before = line or before
+        before = line
 
 
 def find_last_chain(lines: Sequence[str]) -> list[PrintedError]:

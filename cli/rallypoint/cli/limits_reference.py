@@ -51,6 +51,9 @@ counts up are at most 2^52. *Printable* text has no control characters and no in
 facts, escape sequences such as colours are removed, and other control characters become U+FFFD.
 Fields and oneof arms that the coordinator does not know are ignored; such a report is acknowledged.
 
+Of the failed workers in one message, the 64 that failed first keep their texts: errors, ends of
+standard error, and paths. All others count without them.
+
 ## Bytes of a message
 
 Before it decodes a message, the coordinator counts its bytes. It refuses a longer one with

@@ -704,7 +704,8 @@ Global___StartFailed: _TypeAlias = StartFailed  # noqa: Y015
 class Recorded(_message.Message):
     """Workers have recorded an error and still run, for example because their clean-up hangs. They count as
     failed from now on, whatever their exit codes will be. Only errors that are older than the agent's
-    first signal are reported. An Exited follows when such a worker ends; it is the same failure.
+    first signal are reported. An Exited follows when such a worker ends; it is the same failure. Of
+    the failures in it, the 64 oldest keep their texts, as in Exited.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -733,7 +734,10 @@ Global___Recorded: _TypeAlias = Recorded  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """Workers ended. Sent at once, for one worker or several, also during a stop or a drain."""
+    """Workers ended. Sent at once, for one worker or several, also during a stop or a drain. Of the failures
+    in one message, the 64 oldest keep their texts: `error`, `stderr_tail`, `error_file` and `stderr_file`.
+    All others count without them. The same holds for a held round.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -319,7 +319,7 @@ def _fail_twice() -> list[Patch]:
 
     def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
         failed = FailedWorker(round.failures[0].name, rank, exit)
-        return blame.with_failure(round, failed, round.first_failure_ms or 0)
+        return blame.with_failures(round, [failed], round.first_failure_ms or 0)
 
     return [(exits, "with_end", with_end)]
 

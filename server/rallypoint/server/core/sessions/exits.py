@@ -21,7 +21,7 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.blame import (
     find_verdict,
     with_end,
-    with_failure,
+    with_failures,
     without_failure,
 )
 
@@ -96,6 +96,7 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
     any_finished = round.any_finished or any(exit.exit_code == 0 for exit in fresh)
     round = with_last_exit(replace(round, any_finished=any_finished), fresh, draft.now_ms)
     state, kept, count = node.state, list[WorkerExit](), round.failure_count
+    failed = list[FailedWorker]()
     for exit in fresh:
         rank = node.assignment.first_rank + exit.local_rank
         recorded = running.get(exit.local_rank)
@@ -106,9 +107,10 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
             state, round = NodeState.FAILED, with_end(round, rank, exit)
             exit = exit if exit.error is not None else exit.after_record(recorded)
         elif exit.is_failure:
-            failed_worker = FailedWorker(node.name, rank, exit, host=node.identity.host_name)
-            state, round = NodeState.FAILED, with_failure(round, failed_worker, draft.now_ms)
+            failed.append(FailedWorker(node.name, rank, exit, host=node.identity.host_name))
         kept.append(exit.without_words())
+    if failed:
+        state, round = NodeState.FAILED, with_failures(round, failed, draft.now_ms)
     # The round keeps the failures that matter whole; a node keeps only how its workers ended.
     merged = _merge_exits(node.exits, tuple(kept))
     is_start_sound = round.start_failure is None or round.start_failure[0] != node.name

@@ -59,37 +59,55 @@ def error_text(exit: WorkerExit) -> str:
     return find_error(exit)[:ERROR_CHARS_MAX]
 
 
-def with_failure(round: Round, failed: FailedWorker, now_ms: int) -> Round:
-    """Return the round with one more failed worker.
+def with_failures(round: Round, failed: Sequence[FailedWorker], now_ms: int) -> Round:
+    """Return the round with more failed workers.
 
     The round keeps FAILURES_MAX failures whole. Beyond that, the latest of the least suspect
-    failures is dropped, so any number of victims can be reported before the culprit, and the first
+    failures are dropped, so any number of victims can be reported before the culprit, and the first
     failure is kept even when its report comes late.
+
+    Args:
+        round: the round in which they failed.
+        failed: in the order of their report; at least one.
+        now_ms: journal time.
     """
     is_alone = round.header.world_size == 1  # a worker without peers cannot be a victim
-    exit = failed.exit
-    failed = replace(failed, symptom=Symptom.PRIMARY if is_alone else classify(exit))
-    kept = (*round.failures, failed)
-    if len(kept) > FAILURES_MAX:
-        # The first report is part of the evidence and stays.
-        out = max(range(1, len(kept)), key=lambda at: (*_rank_suspect(kept[at]), at))
-        kept = (*kept[:out], *kept[out + 1 :])
-    groups = fold(
-        round.failure_groups,
-        rank=failed.rank,
-        ended=describe_exit(exit),
-        status=Status(exit.exit_code, exit.signal),
-        error=_fold_text(exit),
-        is_victim=failed.symptom is Symptom.VICTIM,
-    )
+    groups, unlisted = round.failure_groups, round.unlisted_ranks
+    kept = list(round.failures)
+    for one in failed:
+        exit, symptom = one.exit, Symptom.PRIMARY if is_alone else classify(one.exit)
+        kept.append(replace(one, symptom=symptom))
+        before = groups
+        groups = fold(
+            groups,
+            rank=one.rank,
+            ended=describe_exit(exit),
+            status=Status(exit.exit_code, exit.signal),
+            error=_fold_text(exit),
+            is_victim=symptom is Symptom.VICTIM,
+        )
+        if groups is before:  # all are taken
+            unlisted = add_to_ranges(unlisted, one.rank)
+        else:
+            unlisted = _find_unlisted(unlisted, groups, one.rank)
     return replace(
         round,
-        failures=kept,
-        failure_count=round.failure_count + 1,
+        failures=_keep_suspects(kept),
+        failure_count=round.failure_count + len(failed),
         failure_groups=groups,
-        unlisted_ranks=_find_unlisted(round, groups, failed.rank),
+        unlisted_ranks=unlisted,
         first_failure_ms=now_ms if round.first_failure_ms is None else round.first_failure_ms,
     )
+
+
+def _keep_suspects(failures: Sequence[FailedWorker]) -> tuple[FailedWorker, ...]:
+    """Return the first report, which is part of the evidence, and the most suspect of the others.
+
+    Both in the order of their reports.
+    """
+    others = range(1, len(failures))
+    most = sorted(others, key=lambda at: _rank_suspect(failures[at]))[: FAILURES_MAX - 1]
+    return tuple(failures[at] for at in (0, *sorted(most)))
 
 
 def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
@@ -109,7 +127,7 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
         status=Status(whole.exit_code, whole.signal),
         error=_fold_text(whole),
     )
-    unlisted = _find_unlisted(round, groups, rank)
+    unlisted = _find_unlisted(round.unlisted_ranks, groups, rank)
     return replace(round, failures=failures, failure_groups=groups, unlisted_ranks=unlisted)
 
 
@@ -147,11 +165,13 @@ def without_failure(round: Round, rank: int) -> Round | None:
     )
 
 
-def _find_unlisted(round: Round, groups: tuple[FailureGroup, ...], rank: int) -> tuple[Range, ...]:
+def _find_unlisted(
+    unlisted: tuple[Range, ...], groups: tuple[FailureGroup, ...], rank: int
+) -> tuple[Range, ...]:
     """Return the ranks that have failed and are in none of the groups, which may have `rank`."""
     if any(is_in_ranges(group.ranks, rank) for group in groups):
-        return remove_from_ranges(round.unlisted_ranks, rank) if round.unlisted_ranks else ()
-    return add_to_ranges(round.unlisted_ranks, rank)
+        return remove_from_ranges(unlisted, rank) if unlisted else ()
+    return add_to_ranges(unlisted, rank)
 
 
 def _rank_suspect(failed: FailedWorker) -> tuple[int, int]:

@@ -18,6 +18,8 @@ RANGES_MAX = 64
 """Ranges of ranks that a group keeps; it only counts the ranks beyond them."""
 ERROR_CHARS_MAX = 2_048
 """Characters of a group's error. Every node gets all GROUPS_MAX groups, so they stay small."""
+FOLDED_CHARS_MAX = 4 * ERROR_CHARS_MAX
+"""Characters of an error that are normalised, from its end: stars for numbers make it shorter."""
 
 # Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
 _HEX = r"0x[0-9a-fA-F]+|\b(?=[a-f]*\d)[0-9a-f]{8,}\b"
@@ -121,7 +123,7 @@ def unfold(groups: tuple[FailureGroup, ...], rank: int) -> tuple[FailureGroup, .
 
 
 def _key(ended: str, error: str) -> tuple[str, str]:
-    return ended, normalise(error)[-ERROR_CHARS_MAX:]
+    return ended, normalise(error[-FOLDED_CHARS_MAX:])[-ERROR_CHARS_MAX:]
 
 
 def add_rank(ranges: tuple[Range, ...], rank: int) -> tuple[Range, ...]:

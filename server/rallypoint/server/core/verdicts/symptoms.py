@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from rallypoint.base.tracebacks import PrintedError, find_last_chain, split_lines
 from rallypoint.server.core.model.worker import Symptom, WorkerExit
@@ -25,10 +25,14 @@ from rallypoint.server.core.verdicts.error_texts import (
     CUDA_FRAME,
     LOST_PEER,
     OWN_CAUSE,
+    SHARED_BEGINS,
     WATCHDOG_FRAME,
     ErrorText,
 )
 
+LINES_MAX = 2_048
+"""Lines that the search reads of the texts of one worker: half from the begin, half from the end.
+A traceback of the most characters has a few hundred."""
 LAST_WORDS_LINES = 20
 """The worker survived an error that is followed by more lines than this, without stacks."""
 BODY_LINES = 8
@@ -56,7 +60,13 @@ _WHAT = "what():"
 
 @cache  # compiled at the first failure, not before the first worker starts
 def _compile(texts: tuple[ErrorText, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{text.pattern})" for text in texts), re.MULTILINE)
+    patterns = [text.pattern for text in texts]
+    for begin in SHARED_BEGINS:
+        ends = [one.removeprefix(begin) for one in patterns if one.startswith(begin)]
+        if ends:
+            patterns = [one for one in patterns if not one.startswith(begin)]
+            patterns.append(f"{begin}(?:{'|'.join(ends)})")
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.MULTILINE)
 
 
 def classify(exit: WorkerExit) -> Symptom:
@@ -82,8 +92,7 @@ def find_error(exit: WorkerExit) -> str:
     """Return the line that says what went wrong, or an empty string."""
     if exit.error is not None:
         return _last_line(exit.error.message.splitlines())
-    lines = split_lines(exit.stderr_tail)
-    chain = find_last_chain(lines)
+    lines, chain = _read(exit.stderr_tail)
     if chain and not _is_survived(lines[chain[-1].end :]):
         return chain[-1].headline
     _, what, abort = exit.stderr_tail.rpartition(_WHAT)
@@ -94,10 +103,17 @@ def find_error(exit: WorkerExit) -> str:
 
 def find_stack(exit: WorkerExit) -> str:
     """Return the last error with its stack, without torch's rank prefix; "" if there is none."""
-    text = exit.stderr_tail if exit.error is None else exit.error.traceback
-    lines = split_lines(text)
-    chain = find_last_chain(lines)
+    lines, chain = _read(exit.stderr_tail if exit.error is None else exit.error.traceback)
     return "\n".join(lines[chain[-1].begin : chain[-1].end]) if chain else ""
+
+
+@lru_cache(maxsize=1)  # the verdict, the error and the stack of a worker are found one by one
+def _read(text: str) -> tuple[Sequence[str], Sequence[PrintedError]]:
+    """Return the lines of a text, and the last chain of errors in them."""
+    lines = split_lines(text)
+    if len(lines) > LINES_MAX:
+        lines = lines[: LINES_MAX // 2] + lines[-LINES_MAX // 2 :]
+    return lines, find_last_chain(lines)
 
 
 def _last_line(lines: Sequence[str]) -> str:
@@ -107,8 +123,7 @@ def _last_line(lines: Sequence[str]) -> str:
 def _classify_last_words(exit: WorkerExit) -> Symptom:
     """Classify the recorded error or the output, whatever ended the worker."""
     text = exit.stderr_tail if exit.error is None else exit.error.traceback
-    lines = split_lines(text)
-    chain = find_last_chain(lines)
+    lines, chain = _read(text)
     if exit.error is not None:
         message = exit.error.message.strip()[:BODY_CHARS]
         if not message and not text:
@@ -151,7 +166,7 @@ def _classify_abort(text: str) -> Symptom:
     if _compile(OWN_CAUSE).search(text) or _compile(CUDA_FRAME).search(text):
         return Symptom.UNKNOWN
     _, what, abort = text.rpartition(_WHAT)
-    if (what and _names_lost_peer(abort)) or _compile(WATCHDOG_FRAME).search(text):
+    if (what and _names_lost_peer(abort[:BODY_CHARS])) or _compile(WATCHDOG_FRAME).search(text):
         return Symptom.VICTIM
     return Symptom.UNKNOWN
 

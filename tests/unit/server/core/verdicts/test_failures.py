@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import cProfile
 
+import pytest
+from msgspec.structs import replace
+
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import RoundSettled
 from rallypoint.server.core.model.desired import DesiredStop
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import FAILURES_MAX, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
-from rallypoint.server.core.model.worker import WorkerExit
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
+from rallypoint.server.core.step import step
 from rallypoint.server.core.verdicts.blame import describe_exit
 from support.core.coordinator import Bench, consequence
 from support.core.fake_agents import finished, stop_reason, worker_exit
@@ -285,3 +290,20 @@ def test_history_has_every_round() -> None:
         second.lasted_ms,
         second.recovered_after_ms,
     )
+
+
+@pytest.mark.parametrize("codes", [1, 255])
+@pytest.mark.parametrize("text", ["t" * 400, "\n" * 16_384])
+def test_thousands_of_failures_cost_little_each(codes: int, text: str) -> None:
+    """Of 4,096 failures in one report, each costs few calls, whatever its worker has written."""
+    bench = Bench(JobSpec(max_nodes=1))
+    (agent,) = bench.run_round("a", workers=4_096)
+    error = ErrorRecord("m", text)
+    whole = (replace(worker_exit(local_rank=rank), error=error) for rank in range(64))
+    others = (worker_exit(rank % codes + 1, local_rank=rank) for rank in range(64, 4_096))
+    report = inputs.Exited(agent.sender(agent.sequence + 1), 1, (*whole, *others))
+    counted = cProfile.Profile()
+    counted.runcall(step, bench.state, report, bench.now_ms)
+    calls = sum(entry.callcount for entry in counted.getstats())
+
+    assert calls < 120 * 4_096

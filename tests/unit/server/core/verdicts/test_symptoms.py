@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
+from rallypoint.base.tracebacks import PrintedError, find_last_chain
 from rallypoint.server.core.model.worker import ErrorRecord, Symptom, WorkerExit
+from rallypoint.server.core.verdicts import symptoms
 from rallypoint.server.core.verdicts.error_texts import (
     BROKEN_CONNECTION,
     CUDA_FRAME,
@@ -15,7 +18,7 @@ from rallypoint.server.core.verdicts.error_texts import (
     WATCHDOG_FRAME,
     ErrorText,
 )
-from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
+from rallypoint.server.core.verdicts.symptoms import LINES_MAX, classify, find_error, find_stack
 
 PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -307,3 +310,30 @@ def test_stack_has_no_ranks_and_no_noise() -> None:
 
     assert first == find_stack(ended(traceback(NAN, rank=511))) == traceback(NAN).rstrip()
     assert find_stack(ended("no stack\n")) == ""
+
+
+@pytest.mark.parametrize("line", ["\n", " \n", "a\n"])
+def test_causes_at_both_ends_of_many_lines(line: str) -> None:
+    """Of more lines than are read, those at the begin and at the end count."""
+    many = line * (16_384 // len(line))
+    own, lost = traceback("ValueError: loss is nan"), traceback(OF_A_PEER[0])
+    with_own = WorkerExit(0, 1, 1, None, error=ErrorRecord("m", many + own))
+    with_lost = WorkerExit(0, 1, 1, None, error=ErrorRecord("m", lost + "\n" * 16_384))
+
+    assert (PRIMARY, VICTIM) == (classify(with_own), classify(with_lost))
+    assert find_stack(with_own) == own.strip()
+
+
+def test_lines_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text has as many lines as characters, so its lines are counted; it is read once."""
+    read: list[int] = []
+
+    def find(lines: Sequence[str]) -> list[PrintedError]:
+        read.append(len(lines))
+        return find_last_chain(lines)
+
+    monkeypatch.setattr(symptoms, "find_last_chain", find)
+    exit = WorkerExit(0, 1, 1, None, error=ErrorRecord("m", "\n" * 16_384))
+    classify(exit), find_error(exit), find_stack(exit)
+
+    assert [LINES_MAX] == read
