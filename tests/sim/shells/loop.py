@@ -96,6 +96,11 @@ class Loop(asyncio.AbstractEventLoop):
         """Give the process no turn for so long, from now on."""
         self.wake_ns = max(self.wake_ns, self.schedule.now_ns + ns)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether the process gets no turn now: it is frozen, or busy."""
+        return self.wake_ns > self.schedule.now_ns
+
     def thaw(self) -> None:
         """End a freeze."""
         self.wake_ns = self._busy_ns

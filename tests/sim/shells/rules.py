@@ -141,7 +141,9 @@ class Rules:
                 continue
             for other in group.living:
                 text = f"{worker.group.key} starts while pid {other.pid} of {group.key} lives"
-                self._require("FenceHolds", other.is_blocked, text)
+                # Nothing kills on a host where both the agent and the helper stand still.
+                stands_still = other.owner.loop.is_frozen and other.owner.helper.is_frozen
+                self._require("FenceHolds", other.is_blocked or stands_still, text)
 
     def _check_budget(self, group: Group) -> None:
         """A restart is charged for a round in which a worker failed by itself, and only then."""
@@ -153,9 +155,12 @@ class Rules:
         self._last[key] = group
         if before is None:
             return
-        if before.round >= group.round:  # a coordinator without memory may begin a run again
+        if before.round >= group.round:
+            # A coordinator without memory may begin a run again. Without a fence, the next round
+            # does not wait for a node that was given up: that may act on its last order late.
+            may_be_late = not job.fence_ms and not self._is_quiet(group.job_id)
             text = f"{group.key} after {before.key}"
-            self._require("NumbersGrow", not self.world.disk.is_durable, text)
+            self._require("NumbersGrow", may_be_late or not self.world.disk.is_durable, text)
             return
         rise = group.restart_count - before.restart_count
         text = f"{before.key} had {before.restart_count}, {group.key} has {group.restart_count}"
@@ -185,9 +190,18 @@ class Rules:
         failure = self.world.schedule.now_ns, worker.rank
         self._own_failures.setdefault(group, []).append(failure)
         if group.has_joined:
-            if self._is_quiet(group.job_id):
+            if self._is_quiet(group.job_id) and not self._may_grow(group):
                 self._failed.setdefault(group, self._disturbances.get(group.job_id, 0))
             self._soon("FailuresArePushed", group, lambda: self._unstopped(group))
+
+    def _may_grow(self, group: Group) -> bool:
+        """Return whether the job may stop the round for new nodes, which costs no restart."""
+        members = {worker.owner for worker in group.workers}
+        return any(
+            host.living is not None and host.living not in members
+            for host in self.world.hosts
+            if host.job.job_id == group.job_id
+        )
 
     def lost(self, process: AgentProcess) -> None:
         """An agent was killed, and its streams were reset: its peers must soon stop."""
