@@ -62,6 +62,12 @@ INVALID_ARGUMENT and the path `message`. The limits follow from the ranges below
 at most 64 KiB. gRPC itself refuses what is longer than 4 MiB, with RESOURCE_EXHAUSTED. The entries
 of a `WriteKeysRequest`, and its other fields, are counted before it is decoded, too: 320 at most.
 
+A job opens barriers that name more than 64 participants with 1 MiB of names a second, and 4 MiB at
+once after a rest of 4 s. A name counts 128 bytes beside its own. Only the first arrival at a
+barrier counts, as long as the others say the same names. One too many is refused with
+RESOURCE_EXHAUSTED and `LimitReached` after 3 to 6 s, or half of the time that its call has left,
+and may try again then. Rallypoint's own client does so until its time-out ends.
+
 | message | at most |
 |---|---|
 | `SessionRequest`, `RelayRequest` | 4,096 KiB |

@@ -71,7 +71,8 @@ class BarrierServiceServicer(object):
         BarrierMismatch when the participants do not agree who is expected. ALREADY_EXISTS when the
         participant has arrived with another request_id. DATA_LOSS when the coordinator has started again
         without a journal since the first attempt: whether that arrival counted is unknown.
-        RESOURCE_EXHAUSTED with LimitReached. NOT_FOUND with UnknownJob.
+        RESOURCE_EXHAUSTED with LimitReached, with a time to try again when the job opens barriers that
+        name more than 64 participants with more than 1 MiB of names a second. NOT_FOUND with UnknownJob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

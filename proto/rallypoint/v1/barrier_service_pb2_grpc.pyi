@@ -49,7 +49,8 @@ class BarrierServiceStub:
     BarrierMismatch when the participants do not agree who is expected. ALREADY_EXISTS when the
     participant has arrived with another request_id. DATA_LOSS when the coordinator has started again
     without a journal since the first attempt: whether that arrival counted is unknown.
-    RESOURCE_EXHAUSTED with LimitReached. NOT_FOUND with UnknownJob.
+    RESOURCE_EXHAUSTED with LimitReached, with a time to try again when the job opens barriers that
+    name more than 64 participants with more than 1 MiB of names a second. NOT_FOUND with UnknownJob.
     """
     ListBarriers: _grpc.UnaryUnaryMultiCallable[_barrier_service_pb2.ListBarriersRequest, _barrier_service_pb2.ListBarriersResponse]
     """Returns the barriers of a job that are open, in pages, by scope and name: who has arrived, who
@@ -78,7 +79,8 @@ class BarrierServiceAsyncStub(BarrierServiceStub):
     BarrierMismatch when the participants do not agree who is expected. ALREADY_EXISTS when the
     participant has arrived with another request_id. DATA_LOSS when the coordinator has started again
     without a journal since the first attempt: whether that arrival counted is unknown.
-    RESOURCE_EXHAUSTED with LimitReached. NOT_FOUND with UnknownJob.
+    RESOURCE_EXHAUSTED with LimitReached, with a time to try again when the job opens barriers that
+    name more than 64 participants with more than 1 MiB of names a second. NOT_FOUND with UnknownJob.
     """
     ListBarriers: _aio.UnaryUnaryMultiCallable[_barrier_service_pb2.ListBarriersRequest, _barrier_service_pb2.ListBarriersResponse]  # type: ignore[assignment]
     """Returns the barriers of a job that are open, in pages, by scope and name: who has arrived, who
@@ -110,7 +112,8 @@ class BarrierServiceServicer(metaclass=_abc_1.ABCMeta):
         BarrierMismatch when the participants do not agree who is expected. ALREADY_EXISTS when the
         participant has arrived with another request_id. DATA_LOSS when the coordinator has started again
         without a journal since the first attempt: whether that arrival counted is unknown.
-        RESOURCE_EXHAUSTED with LimitReached. NOT_FOUND with UnknownJob.
+        RESOURCE_EXHAUSTED with LimitReached, with a time to try again when the job opens barriers that
+        name more than 64 participants with more than 1 MiB of names a second. NOT_FOUND with UnknownJob.
         """
 
     @_abc_1.abstractmethod

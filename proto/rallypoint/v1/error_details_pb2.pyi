@@ -401,7 +401,7 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_WATCHES_PER_HOST: _LimitKind.ValueType  # 7
     """Watches from one host."""
     LIMIT_KIND_OPEN_BARRIERS: _LimitKind.ValueType  # 8
-    """Barriers of one job that are open."""
+    """Barriers of one job that are open, or bytes of names a second with which it opens them."""
     LIMIT_KIND_PAYLOAD_BYTES: _LimitKind.ValueType  # 9
     """Bytes of payloads at one barrier, or of all barriers of one job."""
     LIMIT_KIND_WAITING_CALLS: _LimitKind.ValueType  # 10
@@ -443,7 +443,7 @@ LIMIT_KIND_WATCHES_PER_JOB: LimitKind.ValueType  # 6
 LIMIT_KIND_WATCHES_PER_HOST: LimitKind.ValueType  # 7
 """Watches from one host."""
 LIMIT_KIND_OPEN_BARRIERS: LimitKind.ValueType  # 8
-"""Barriers of one job that are open."""
+"""Barriers of one job that are open, or bytes of names a second with which it opens them."""
 LIMIT_KIND_PAYLOAD_BYTES: LimitKind.ValueType  # 9
 """Bytes of payloads at one barrier, or of all barriers of one job."""
 LIMIT_KIND_WAITING_CALLS: LimitKind.ValueType  # 10

@@ -39,7 +39,7 @@ class Calls:
         self._server = server
         self._tokens = tokens
         unused = cast(Any, None)
-        self._service = BarrierService(unused, server.outboxes, tokens, unused)
+        self._service = BarrierService(unused, server.outboxes, server.state, tokens, unused)
         self._new: dict[int, tuple[inputs.Arrive, Call, int]] = {}
         """Submitted, by the identity of the input, and shown by no turn yet; each with how long the
         server had been late by then."""

@@ -200,7 +200,7 @@ async def open_shard(
         "rallypoint.v1.AgentService": AgentService(
             coordinator, outboxes, state, tokens, resume, shared.peers
         ),
-        "rallypoint.v1.BarrierService": BarrierService(coordinator, outboxes, tokens, pace),
+        "rallypoint.v1.BarrierService": BarrierService(coordinator, outboxes, state, tokens, pace),
         "rallypoint.v1.CoordinatorService": CoordinatorService(
             coordinator, outboxes, shared.protection
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import CoroutineType
@@ -25,6 +26,8 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.rpc.barriers import openings, service
+from rallypoint.server.rpc.barriers.openings import SMALL_MAX, Openings
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
 from rallypoint.server.rpc.outbox import Outboxes
@@ -304,9 +307,144 @@ def test_round_that_ends_in_the_turn_of_a_repeated_arrival() -> None:
     arrive = inputs.Arrive(
         claim, key, Participant(ParticipantKind.RANK, 0, ""), NO_ONE, 1_000, "r0"
     )
-    service = BarrierService(unused, Outboxes(), unused, unused)
+    service = BarrierService(unused, Outboxes(), bench.state, unused, unused)
 
     with pytest.raises(InputRefused) as refused:
         service._find(bench.state, arrive)
 
     assert refused.value.refusal.kind is RefusalKind.OLD_ROUND
+
+
+NAMES = [f"w{number}" for number in range(SMALL_MAX + 1)]
+
+
+@pytest.fixture
+def one_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may open one barrier of many names in hours."""
+    monkeypatch.setattr(openings, "BYTES_PER_S_MAX", 1)
+
+
+def release_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse at once who opens too many."""
+    monkeypatch.setattr(service, "HELD_S_MIN", 0.0)
+    monkeypatch.setattr(service, "HELD_S_MAX", 0.0)
+
+
+def fields_of(name: str, names: list[str], barrier: str = "b") -> dict[str, Any]:
+    """Return what is special about an arrival at a barrier of many names."""
+    expected = barrier_pb2.Expected(participants=barrier_pb2.Participants(names=names))
+    who = barrier_pb2.Participant(name=name)
+    return {"participant": who, "expected": expected, "request_id": name, "name": barrier}
+
+
+@pytest.mark.usefixtures("one_opening")
+async def test_barriers_of_many_names_are_opened_at_a_limited_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One too many is refused, and may try again; small ones and other jobs do not suffer."""
+    release_held(monkeypatch)
+    async with workers() as at:
+        first = at.arrive(0, **fields_of("w0", NAMES, "first"))
+        await at.until_arrived(1)
+        code, _, detail = await failure(at.arrive(0, **fields_of("w0", NAMES, "second")))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail.kind == details_pb2.LIMIT_KIND_OPEN_BARRIERS
+        assert detail.HasField("retry_after")
+        await asyncio.gather(*(at.arrive(rank) for rank in range(4)))
+        other = at.server.agent("other", 9)
+        await other.hello()
+        token = (await other.read()).welcome.desired.run.worker_token
+        overdue = at.arrive(0, token, 0.5, job_id="other", **fields_of("w0", NAMES))
+        assert isinstance((await failure(overdue))[2], details_pb2.BarrierBroken)
+        first.cancel()
+
+
+@pytest.mark.usefixtures("one_opening")
+async def test_barrier_of_many_names_is_opened_once_for_all() -> None:
+    """In whatever order they say the names, however often; also when an answer was lost."""
+    async with workers() as at:
+        lists = [NAMES[number:] + NAMES[: number + 1] for number in range(len(NAMES))]
+        everyone = [
+            fields_of(name, names[number % 2 :])
+            for number, (name, names) in enumerate(zip(NAMES, lists, strict=True))
+        ]
+        answers = await asyncio.gather(*(at.arrive(0, **fields) for fields in everyone))
+        again = await asyncio.gather(*(at.arrive(0, **fields) for fields in everyone))
+        assert {answer.generation for answer in answers} == {1}
+        assert again == answers
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": len(NAMES)},
+        {"participants": {"names": [*NAMES[1:], "other"]}},
+        {"participants": {"nodes": NAMES}},
+        {"participants": {"names": NAMES, "ranks": [0]}},
+    ],
+)
+async def test_arrival_that_expects_others_is_read(fields: dict[str, Any]) -> None:
+    """It does not count at the barrier, although that is open."""
+    async with workers() as at:
+        first = at.arrive(0, **fields_of("w0", NAMES))
+        await at.until_arrived(1)
+        differing = fields_of("w1", []) | {"expected": fields}
+        code, _, _ = await failure(at.arrive(0, **differing))
+        assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+        assert (await at.until_arrived(1)).arrived_count == 1
+        first.cancel()
+
+
+@pytest.mark.usefixtures("one_opening")
+async def test_arrival_that_is_refused_unread_spends_nothing() -> None:
+    """Because its token is not genuine, or because of the number of its names."""
+    async with workers() as at:
+        too_many: dict[str, Any] = {"expected": {"participants": {"ranks": range(3_073)}}}
+        code, _, _ = await failure(at.arrive(0, **too_many))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        forged = at.token[:-1] + ("0" if at.token[-1] != "0" else "1")
+        code, _, _ = await failure(at.arrive(0, forged, **fields_of("w0", NAMES)))
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        first = at.arrive(0, **fields_of("w0", NAMES))
+        await at.until_arrived(1)
+        first.cancel()
+
+
+@pytest.mark.usefixtures("one_opening")
+async def test_arrival_that_is_held_keeps_none_of_its_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "HELD_S_MIN", 3_600.0)
+    monkeypatch.setattr(service, "HELD_S_MAX", 3_600.0)
+    genuine, held = Openings.may_open, asyncio.Event()
+
+    def may_open(self: Openings, *facts: Any) -> bool:
+        may = genuine(self, *facts)
+        if not may:
+            held.set()
+        return may
+
+    monkeypatch.setattr(Openings, "may_open", may_open)
+    async with asyncio.timeout(LIMIT_S), workers() as at:
+        calls = [at.arrive(0, **fields_of("w0", NAMES, name)) for name in ("first", "second")]
+        await held.wait()
+        await at.until_arrived(1)
+        gc.collect()
+        assert list(_kept_requests()) == []
+        for call in calls:
+            call.cancel()
+
+
+def test_allowance_of_a_job_grows_with_time() -> None:
+    """Each job has one; what was opened beyond it counts, too."""
+    allowance = Openings(Bench().state)
+    names = [name.rjust(253, "n") for name in NAMES]
+    expected = barrier_pb2.Expected(participants=barrier_pb2.Participants(names=names))
+    weight = expected.ByteSize() + 128 * len(names)
+    burst = math.ceil(openings.BURST_S * openings.BYTES_PER_S_MAX / weight)
+    allowed = [allowance.may_open(JOB, expected, 1_000.0) for _ in range(burst + 2)]
+
+    assert [True] * burst + [False] * 2 == allowed
+    assert allowance.may_open(JobId("other"), expected, 1_000.0)
+    assert allowance.may_open(JOB, expected, 1_000.0 + weight / openings.BYTES_PER_S_MAX)
+    assert not allowance.may_open(JOB, expected, 1_000.0 + weight / openings.BYTES_PER_S_MAX)

@@ -62,6 +62,7 @@ class Limit(Enum):
     NODE_HEALTH = "nodes set aside"
     ABSENT_CORDONS = "cordons of nodes that are not connected"
     OPEN_BARRIERS = "open barriers of one job"
+    BARRIER_NAMES = "bytes of names a second with which one job opens barriers"
     PAYLOAD_BYTES = "bytes of payloads at a barrier"
     BARRIER_CALLS = "calls that wait at one barrier"
     KEYS = "keys of one job"

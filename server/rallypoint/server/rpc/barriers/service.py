@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 
 import grpc
@@ -10,13 +12,16 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.coordinator import Coordinator, InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
-from rallypoint.server.core.model.barrier import BarrierKey, Ended
+from rallypoint.server.core.model.barrier import BarrierKey, Ended, Expected
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.barriers.openings import BYTES_PER_S_MAX, Openings, is_large
 from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
-from rallypoint.server.rpc.convert.barriers import to_arrive
+from rallypoint.server.rpc.convert.barriers import to_arrive, to_key
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_page
 from rallypoint.server.rpc.errors import limit_status, refusal_status, unknown_job_status
@@ -29,23 +34,39 @@ from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 
+HELD_S_MIN = 3.0
+HELD_S_MAX = 6.0
+"""How long an arrival is held, without its names, before it is refused because its job opens
+barriers too fast. So callers that try again at once do not keep the coordinator busy. Each is held
+for another time, so that they do not return together."""
+AGAIN_S = 0.1
+"""After that it may try again."""
+
 
 class BarrierService(barrier_grpc.BarrierServiceServicer):
     """Serves workers, and readers of barriers."""
 
     def __init__(
-        self, coordinator: Coordinator, outboxes: Outboxes, tokens: WorkerTokens, pace: Pace
+        self,
+        coordinator: Coordinator,
+        outboxes: Outboxes,
+        state: State,
+        tokens: WorkerTokens,
+        pace: Pace,
     ) -> None:
         """Serve the barriers of `coordinator`.
 
         Args:
             coordinator: decides.
             outboxes: learns how each generation ends.
+            state: the live state.
             tokens: prove that a caller is a worker of a round.
             pace: shared by all readers.
         """
         self._coordinator = coordinator
         self._outboxes = outboxes
+        self._state = state
+        self._openings = Openings(state)
         self._tokens = tokens
         self._pace = pace
 
@@ -79,8 +100,34 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
     ) -> tuple[BarrierKey, Wait]:
         """Count an arrival; return its barrier, and the wait for its generation."""
         claim = self._tokens.claim(request.job_id, context.invocation_metadata())
-        clock_ms = time.time_ns() // 1_000_000
-        arrive = to_arrive(request, claim, context.time_remaining(), clock_ms)
+        if not is_large(request.expected):
+            return await self._ask(_convert(request, claim, context))
+        await self._require_worker(claim)
+        key = to_key(request, claim)
+        known = self._openings.find(request, key)
+        if known is not None:
+            return await self._ask(_convert(request, claim, context, known))
+        now_s = asyncio.get_running_loop().time()
+        if not self._openings.may_open(key.job_id, request.expected, now_s):
+            del request
+            held_s, left_s = random.uniform(HELD_S_MIN, HELD_S_MAX), context.time_remaining()
+            await asyncio.sleep(held_s if left_s is None else min(held_s, left_s / 2))
+            raise LimitExceeded(Limit.BARRIER_NAMES, BYTES_PER_S_MAX, AGAIN_S)
+        arrive = _convert(request, claim, context)
+        with self._openings.opening(key, arrive.expected):
+            return await self._ask(arrive)
+
+    async def _require_worker(self, claim: inputs.Claim) -> None:
+        """Refuse who is no worker of a round, before its names are read.
+
+        Raises:
+            InputRefused: when what it is refused for is in the journal.
+        """
+        checked = check_claim(Draft(self._state, self._coordinator.now_ms()), claim)
+        if isinstance(checked, Refusal):
+            raise InputRefused(await self._coordinator.read(lambda state, now_ms: checked))
+
+    async def _ask(self, arrive: inputs.Arrive) -> tuple[BarrierKey, Wait]:
         found = self._coordinator.ask(arrive, lambda state, now_ms: self._find(state, arrive))
         return arrive.key, await found
 
@@ -121,6 +168,16 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
         except UnknownJob:
             await abort_with(context, unknown_job_status(request.job_id))
+
+
+def _convert(
+    request: barrier_pb2.ArriveRequest,
+    claim: inputs.Claim,
+    context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+    known: Expected | None = None,
+) -> inputs.Arrive:
+    clock_ms = time.time_ns() // 1_000_000
+    return to_arrive(request, claim, context.time_remaining(), clock_ms, known)
 
 
 def _over(state: State, arrive: inputs.Arrive) -> Refusal:

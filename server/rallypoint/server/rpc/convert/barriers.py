@@ -27,7 +27,11 @@ TIMEOUT_MS = 600_000
 
 
 def to_arrive(
-    request: barrier_pb2.ArriveRequest, claim: inputs.Claim, left_s: float | None, clock_ms: int
+    request: barrier_pb2.ArriveRequest,
+    claim: inputs.Claim,
+    left_s: float | None,
+    clock_ms: int,
+    known: Expected | None = None,
 ) -> inputs.Arrive:
     """Return an arrival.
 
@@ -36,15 +40,17 @@ def to_arrive(
         claim: what its token says.
         left_s: seconds until the deadline of the call; None without one.
         clock_ms: the coordinator's clock, as Unix time.
+        known: who is expected, if the request says the same as an earlier one.
     """
+    if known is not None:
+        request.ClearField("expected")  # the earlier one was checked
     check(request, clock_ms)
-    participant = _to_participant(request.participant)
-    round = 0 if request.scope == scope_pb2.SCOPE_RUN else claim.round
+    participant = to_participant(request.participant)
     return inputs.Arrive(
         claim=claim,
-        key=BarrierKey(claim.job_id, claim.run, round, request.name),
+        key=to_key(request, claim),
         participant=participant,
-        expected=_to_expected(request.expected, participant),
+        expected=_to_expected(request.expected, participant) if known is None else known,
         timeout_ms=_timeout_ms(request, left_s),
         request_id=request.request_id or secrets.token_hex(16),
         generation=request.generation,
@@ -59,7 +65,18 @@ def _timeout_ms(request: barrier_pb2.ArriveRequest, left_s: float | None) -> int
     return limit_wait_ms(TIMEOUT_MS if left_s is None else WHOLE_CALL_MS, left_s)
 
 
-def _to_participant(message: barrier_pb2.Participant) -> Participant:
+def to_key(request: barrier_pb2.ArriveRequest, claim: inputs.Claim) -> BarrierKey:
+    """Return the barrier of a request."""
+    round = 0 if request.scope == scope_pb2.SCOPE_RUN else claim.round
+    return BarrierKey(claim.job_id, claim.run, round, request.name)
+
+
+def to_participant(message: barrier_pb2.Participant) -> Participant:
+    """Return who arrives.
+
+    Raises:
+        InvalidMessage: when it is no one.
+    """
     match message.WhichOneof("who"):
         case "rank":
             return Participant(ParticipantKind.RANK, message.rank, "")
@@ -86,6 +103,29 @@ def _to_expected(message: barrier_pb2.Expected, participant: Participant) -> Exp
     is_name = participant.kind is ParticipantKind.NAME
     require(not is_name, "expected", "must be set for a participant with a free name")
     return Expected(0, all_of=participant.kind)
+
+
+def count_named(message: barrier_pb2.Expected) -> int:
+    """Return how many participants a request names."""
+    named = message.participants
+    return len(named.ranks) + len(named.nodes) + len(named.names)
+
+
+def is_same(message: barrier_pb2.Expected, expected: Expected) -> bool:
+    """Return whether a request names exactly these participants. Quicker than to read them."""
+    named = message.participants
+    ranks = sorted(set(named.ranks))
+    nodes, names = sorted(set(named.nodes)), sorted(set(named.names))
+    kinds = (
+        [ParticipantKind.RANK] * len(ranks)
+        + [ParticipantKind.NODE] * len(nodes)
+        + [ParticipantKind.NAME] * len(names)
+    )
+    return (
+        not message.count
+        and kinds == [one.kind for one in expected.participants]
+        and [*ranks, *nodes, *names] == [one.name or one.rank for one in expected.participants]
+    )
 
 
 def _to_participants(message: barrier_pb2.Participants) -> Iterable[Participant]:

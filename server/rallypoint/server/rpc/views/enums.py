@@ -105,6 +105,7 @@ LIMITS = {
     Limit.NODE_HEALTH: error_details_pb2.LIMIT_KIND_NODE_HEALTH,
     Limit.ABSENT_CORDONS: error_details_pb2.LIMIT_KIND_ABSENT_CORDONS,
     Limit.OPEN_BARRIERS: error_details_pb2.LIMIT_KIND_OPEN_BARRIERS,
+    Limit.BARRIER_NAMES: error_details_pb2.LIMIT_KIND_OPEN_BARRIERS,
     Limit.PAYLOAD_BYTES: error_details_pb2.LIMIT_KIND_PAYLOAD_BYTES,
     Limit.BARRIER_CALLS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
     Limit.KEYS: error_details_pb2.LIMIT_KIND_KEYS,
