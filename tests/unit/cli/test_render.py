@@ -214,6 +214,7 @@ def test_other_failures_of_the_node_are_listed() -> None:
     """Each has its location and its last line; a worker that the agent stopped is not a failure."""
     said = "ValueError: another one"
     failed = [worker(8, 7, said), worker(9, signal=11), worker(10, 1, said, signalled=True)]
+    failed[1].exit.stderr_tail = "Loading weights: 100%\n"
     lines = render(local=here(failed, [worker(rank, signal=15) for rank in (11, 12, 15)]))
 
     first, last = lines.index("Failures (other workers on this node, a):"), lines.index("-" * 60, 3)

@@ -119,7 +119,9 @@ def _failed_lines(
 ) -> list[str]:
     """Return the facts of one more failure, with only the last line of its error."""
     exit, first = worker.exit, verdict.culprit.exit
-    error = _last_line(_error_text(exit))
+    # The output of a worker that a signal ended says nothing about the cause, see `_error_lines`.
+    is_killed = exit.HasField("signal") and not exit.HasField("error")
+    error = "" if is_killed else _last_line(_error_text(exit))
     summary = error or _missing_traceback(exit, worker.pid)
     if verdict.HasField("culprit") and error == _last_line(_error_text(first)) != "":
         summary = "the same as that of the root cause"

@@ -20,7 +20,12 @@ from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, R
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
 from rallypoint.server.core.verdicts.folding import Status, fold, refold, unfold
-from rallypoint.server.core.verdicts.symptoms import classify, find_error, find_stack
+from rallypoint.server.core.verdicts.symptoms import (
+    classify,
+    find_error,
+    find_last_words,
+    find_stack,
+)
 
 EXPLAINS_MS = 1_000
 """A departure explains failures of peers that were reported up to this long before it: a peer can
@@ -55,8 +60,12 @@ def _describe_status(exit: WorkerExit) -> str:
 
 
 def error_text(exit: WorkerExit) -> str:
-    """Return the line that says what went wrong, or an empty string."""
-    return find_error(exit)[:ERROR_CHARS_MAX]
+    """Return the line that says what went wrong, or an empty string.
+
+    Without one, the last line that the worker wrote, named as that.
+    """
+    error, last = find_error(exit), find_last_words(exit)
+    return (f"last output: {last}" if last else error)[:ERROR_CHARS_MAX]
 
 
 def with_failures(round: Round, failed: Sequence[FailedWorker], now_ms: int) -> Round:
@@ -244,7 +253,7 @@ def _judge_workers(round: Round) -> Verdict:
         VerdictCause.WORKER_FAILED,
         round.header.number,
         culprit.name,
-        f"{text}: {error}" if error else text,
+        f"{text}{'; ' if find_last_words(exit) else ': '}{error}" if error else text,
         culprit=culprit,
         collateral=tuple(failed for failed in round.failures if failed is not culprit),
         collateral_count=round.failure_count - 1,

@@ -29,6 +29,7 @@ from rallypoint.server.core.verdicts.error_texts import (
     WATCHDOG_FRAME,
     ErrorText,
 )
+from rallypoint.server.core.verdicts.last_words import find_announcement, find_last_output
 
 LINES_MAX = 2_048
 """Lines that the search reads of the texts of one worker: half from the begin, half from the end.
@@ -83,13 +84,13 @@ def classify(exit: WorkerExit) -> Symptom:
         return Symptom.VICTIM
     if number is None or number in OUTSIDE_SIGNALS:
         return symptom
-    if number == signal.SIGABRT and not find_error(exit):
+    if number == signal.SIGABRT and exit.error is None and not exit.stderr_tail.strip():
         return symptom  # a watchdog that gives up on peers aborts too
     return Symptom.PRIMARY
 
 
 def find_error(exit: WorkerExit) -> str:
-    """Return the line that says what went wrong, or an empty string."""
+    """Return the line that says what went wrong, or an empty string; see `last_words`."""
     if exit.error is not None:
         return _last_line(exit.error.message.splitlines())
     lines, chain = _read(exit.stderr_tail)
@@ -98,7 +99,15 @@ def find_error(exit: WorkerExit) -> str:
     _, what, abort = exit.stderr_tail.rpartition(_WHAT)
     if what:
         return abort.strip().partition("\n")[0].strip()
-    return _last_line(lines)
+    at = find_announcement(lines)
+    return "" if at is None or _is_survived(lines[at + 1 :]) else lines[at].strip()
+
+
+def find_last_words(exit: WorkerExit) -> str:
+    """Return the last line of a worker that ended with a code and shows no error, or ""."""
+    if exit.exit_code is None or find_error(exit):
+        return ""
+    return find_last_output(_read(exit.stderr_tail)[0])
 
 
 def find_stack(exit: WorkerExit) -> str:

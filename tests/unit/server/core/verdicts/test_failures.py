@@ -166,6 +166,27 @@ def test_last_failure_ends_the_run_by_name() -> None:
     ) == order.verdict.text
 
 
+@pytest.mark.parametrize(
+    ("exit", "expected"),
+    [
+        (worker_exit(signal=9), "signal 9 (SIGKILL), 1.0 s after its start"),
+        (worker_exit(3), "exit code 3, 1.0 s after its start; last output: no data"),
+    ],
+)
+def test_last_output_is_not_told_as_the_cause(exit: WorkerExit, expected: str) -> None:
+    """What a killed worker wrote last is left out; after an exit code it is named as output."""
+    bench, a, _ = pair(max_restarts=0)
+    noise = "no data\n/srv/train.py:4: FutureWarning: x is old\n  warnings.warn('x is old')\n"
+
+    a.fail(replace(exit, stderr_tail=noise, ran_ms=1_000))
+    bench.obey()
+
+    order = finished(a)
+    assert order.verdict is not None
+    assert order.verdict.text.endswith(f"failed first: {expected}")
+    assert [expected.partition("; ")[2]] == [group.error for group in order.verdict.groups]
+
+
 def test_budget_is_spent_exactly() -> None:
     """`max_restarts` failures are restarted; the one after them ends the run."""
     bench, a, _ = pair(max_restarts=2)

@@ -18,7 +18,13 @@ from rallypoint.server.core.verdicts.error_texts import (
     WATCHDOG_FRAME,
     ErrorText,
 )
-from rallypoint.server.core.verdicts.symptoms import LINES_MAX, classify, find_error, find_stack
+from rallypoint.server.core.verdicts.symptoms import (
+    LINES_MAX,
+    classify,
+    find_error,
+    find_last_words,
+    find_stack,
+)
 
 PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
@@ -215,6 +221,8 @@ def test_what_counts_of_a_text(claim: str, text: str, expected: Symptom) -> None
     assert expected is classify(ended(text)), claim
 
 
+FATAL = "Fatal Python error: Segmentation fault"
+ASSERTION = "a.out: a.c:3: main: Assertion `n > 0' failed."
 ABORT = "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  "
 WATCHDOG = (
     f"{ABORT}[PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated "
@@ -293,15 +301,50 @@ def test_what_counts_of_an_exit(claim: str, exit: WorkerExit, expected: Symptom)
     ("exit", "expected"),
     [
         (ended(traceback(NAN, rank=3, then=NOISE)), NAN),
-        (ended("loss is nan\n\n"), "loss is nan"),
+        (ended("loss is nan\n\n"), ""),
+        (ended("step 3\nFatal Python error: Segmentation fault\n\n", signal=11), FATAL),
+        (ended("a.out: a.c:3: main: Assertion `n > 0' failed.\n", signal=6), ASSERTION),
+        (ended("free(): invalid pointer\n", signal=6), "free(): invalid pointer"),
+        (ended("step 3\n", signal=9), ""),
         (ended(f"{ABORT}it broke\n{frames('f()')}", signal=6), "it broke"),
         (ended("noise\n", error=ErrorRecord("first\nlast\n")), "last"),
         (ended(""), ""),
     ],
 )
 def test_line_with_the_error(exit: WorkerExit, expected: str) -> None:
-    """The headline of the last error counts, whatever follows it; without one, the last line."""
+    """The headline of the last error counts, whatever follows it; else what announces an end."""
     assert expected == find_error(exit)
+
+
+@pytest.mark.parametrize("signal", [9, 15, 6, None])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "/srv/train.py:4: FutureWarning: x is deprecated\n  warnings.warn('x', FutureWarning)\n",
+        "/srv/loader.py:9: UserWarning: few cores\n  super().__init__(loader)\n",
+        "Loading weights: 100%|██████████| 41/41 [00:01<00:00, 38.11it/s]\n",
+        "12it [00:03,  3.98it/s]\n",
+        "2026-11-26 01:18:21,180 | INFO | root | Namespace(size=64)\n",
+        "WARNING:root:few cores\n",
+        "[rank1]:[W1126 01:18:21.180 ProcessGroup.cpp:1] few cores\n",
+        "gpu-7:471:471 [0] NCCL INFO Bootstrap: Using eth0\n",
+    ],
+)
+def test_noise_is_no_cause(noise: str, signal: int | None) -> None:
+    """Warnings, bars and log lines tell nothing of the end, whatever ended the worker."""
+    code = 3 if signal is None else None
+    exit = ended(noise, code, signal=signal)
+
+    assert ("", "") == (find_error(exit), find_last_words(exit))
+
+
+def test_last_output_below_noise() -> None:
+    """After an exit code the last line that is no noise is kept; after a signal nothing is."""
+    text = "no data in /srv\nWARNING:root:few cores\n 0%|   | 0/41 [00:00<?, ?it/s]\n"
+
+    assert "no data in /srv" == find_last_words(ended(text, 3))
+    assert "" == find_last_words(ended(text, signal=9))
+    assert "INFORMATION is missing" == find_last_words(ended("INFORMATION is missing\n", 3))
 
 
 def test_stack_has_no_ranks_and_no_noise() -> None:
