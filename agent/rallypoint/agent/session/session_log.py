@@ -16,6 +16,18 @@ from rallypoint.v1 import job_pb2
 
 log = get_logger()
 
+BRIEF_WAITS = frozenset(
+    {
+        job_pb2.WAIT_KIND_RETURNING,
+        job_pb2.WAIT_KIND_START,
+        job_pb2.WAIT_KIND_STOP,
+        job_pb2.WAIT_KIND_FAREWELL,
+    }
+)
+"""Waits of every restart and every end. They are usually over before a person can read of them."""
+BRIEF_MS = 2_000
+"""Such a wait is logged once it has lasted this long."""
+
 
 class SessionLog:
     """Logs the changes that the coordinator's messages cause."""
@@ -62,6 +74,8 @@ class SessionLog:
         self._patient_until_ms = patient_until_ms
         self._wait = Reminder()
         """Whether the job's wait was logged."""
+        self._brief: tuple[job_pb2.WaitKind.ValueType, int] | None = None
+        """Kind of a brief wait, and when it began in monotonic ms; None: another wait."""
         self._is_waiting = False
         """The last logged change was a wait of the job."""
         self._is_spare = False
@@ -120,7 +134,16 @@ class SessionLog:
         return self._absence.judge("away", now_ms) is not News.KNOWN or is_new
 
     def waiting(self, message: job_pb2.Waiting, now_ms: int) -> None:
-        """Log what the job waits for: when the reason changes, and again now and then."""
+        """Log what the job waits for: when the reason changes, and again now and then.
+
+        A brief wait, such as for workers that stop, is logged once it is no longer brief.
+        """
+        if message.kind not in BRIEF_WAITS:
+            self._brief = None
+        elif self._brief is None or self._brief[0] != message.kind:
+            self._brief = message.kind, now_ms
+        if self._brief is not None and now_ms - self._brief[1] < BRIEF_MS:
+            return
         self._is_waiting = True
         key = (message.kind, message.ready_nodes, *(node.name for node in message.nodes))
         match self._wait.judge(key, now_ms):
@@ -144,6 +167,7 @@ class SessionLog:
     def _begin_round(self) -> None:
         self.reached()
         self._is_waiting = False
+        self._brief = None
         self._wait.forget()
 
     def round_began(self, order: RunOrder) -> None:
@@ -176,6 +200,7 @@ class SessionLog:
 
     def round_stopped(self, number: int, why: str) -> None:
         """Log that the coordinator stopped the held round."""
+        self._brief = None
         self.reached()
         log.info("round_stopped", round=number, why=why)
 

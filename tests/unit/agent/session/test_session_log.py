@@ -10,7 +10,7 @@ import structlog
 
 from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.session.reminders import News, Reminder
-from rallypoint.agent.session.session_log import SessionLog
+from rallypoint.agent.session.session_log import BRIEF_WAITS, SessionLog
 from rallypoint.v1 import job_pb2
 from support.core.orders import run_order
 
@@ -179,6 +179,25 @@ def test_wait_after_a_round_is_logged(lines: Lines) -> None:
     log.waiting(WAITING, 1_000)
 
     assert events(lines) == ["wait_began", "coordinator_reached", "round_began", "wait_began"]
+
+
+@pytest.mark.parametrize("kind", sorted(BRIEF_WAITS))
+def test_brief_wait_is_logged_once_it_lasts(lines: Lines, kind: job_pb2.WaitKind.ValueType) -> None:
+    """Nodes that stop or start take a moment at every restart; only a longer wait is news."""
+    log, message = new_log(), job_pb2.Waiting(kind=kind, text="1 of 1 node still to stop")
+    log.waiting(message, 0)
+    log.waiting(message, 1_999)
+    log.round_stopped(1, "a worker failed")
+    log.waiting(message, 2_000)
+    log.waiting(message, 3_999)
+
+    assert "wait_began" not in events(lines)
+
+    log.waiting(message, 4_000)
+    log.waiting(message, 5_000)
+
+    assert events(lines)[-1] == "wait_began"
+    assert events(lines).count("wait_began") == 1
 
 
 def test_lasting_wait_fills_no_log() -> None:
