@@ -79,15 +79,24 @@ class Command:
 
     def wait_stdout_line(self, is_wanted: Callable[[str], bool], limit_s: float = LIMIT_S) -> str:
         """Wait for a line of standard output; return it."""
-        return self._out.wait(is_wanted, limit_s=limit_s)[0]
+        return self._wait_stdout(is_wanted, limit_s=limit_s)[0]
 
     def wait_stdout(self, line: str, count: int = 1) -> None:
         """Wait until standard output has had a line so many times."""
-        self._out.wait(lambda printed: printed == line, count)
+        self._wait_stdout(lambda printed: printed == line, count)
 
     def wait_stdout_text(self, text: str, count: int = 1) -> None:
         """Wait for the `count`-th line of standard output that contains the text."""
-        self._out.wait(lambda line: text in line, count)
+        self._wait_stdout(lambda line: text in line, count)
+
+    def _wait_stdout(
+        self, is_wanted: Callable[[str], bool], count: int = 1, limit_s: float = LIMIT_S
+    ) -> list[str]:
+        try:
+            return self._out.wait(is_wanted, count, limit_s)
+        except AssertionError as error:
+            error.add_note(f"standard error:\n{self.stderr()}")
+            raise
 
     def stderr(self) -> str:
         """Return the output so far; all of it once the command and its workers are gone."""

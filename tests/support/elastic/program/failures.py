@@ -87,10 +87,12 @@ def raises_in_order(folder: str) -> None:
 
 
 def fails_at_first(folder: str) -> list[str]:
-    """Fail in the first attempt, and return what later ones see."""
+    """Fail in the first attempt, once both have begun it, and return what later ones see."""
     count = os.environ["TORCHELASTIC_RESTART_COUNT"]
     (Path(folder) / f"attempt-{count}-{rank()}").touch()
     if count == "0" and rank() == 1:
+        while not (Path(folder) / "attempt-0-0").exists():
+            time.sleep(0.01)
         raise RuntimeError("the first attempt")
     if count == "0":
         time.sleep(LONG_S)
