@@ -24,9 +24,10 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from rallypoint.base.log import get_logger, new_incident
+from rallypoint.server.announcements import Announcements
 from rallypoint.server.clock import JUMP_MS, JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect, JobChanged
+from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
@@ -100,6 +101,7 @@ class Coordinator:
         announces: bool,
         is_shared: bool = False,
         may_log: Callable[[inputs.Input], bool] = lambda input: True,
+        may_open: Callable[[inputs.Input], bool] = lambda input: True,
         stood_ms: int = 0,
     ) -> None:
         """Take ownership of `state`; `run` does the work.
@@ -112,6 +114,7 @@ class Coordinator:
             announces: whether to log what happens to jobs.
             is_shared: whether another coordinator may own this part of the jobs next.
             may_log: whether there is room in the log for a line about a refused input.
+            may_open: whether there is room in the log for the run that a Hello opens.
             stood_ms: how long journal time stood since the state was made.
         """
         self._state = state
@@ -119,7 +122,7 @@ class Coordinator:
         self._journal = journal
         self._outlet = outlet
         self._clock = clock
-        self._announces = announces
+        self._announcements = Announcements(state, may_open) if announces else None
         self._may_log = may_log
         self._heard: dict[SessionId, tuple[inputs.Heartbeat, int]] = {}
         """Heartbeats since the last turn: the newest of each session, and when it arrived."""
@@ -297,9 +300,9 @@ class Coordinator:
         if turn.effects or turn.changed:
             broken = self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
             self._rest[:0] = [one for one in broken if self._is_open(one.job_id)]
-        if self._announces:
+        if self._announcements is not None:
             with _containing():
-                _announce(turn.effects)
+                self._announcements.write(turn.effects)
         self._answer_all([item for item in arrived[:handled] if isinstance(item, Query)], now_ms)
 
     def _measure(self, now_ms: int, turn: Turn) -> None:
@@ -385,7 +388,11 @@ class Coordinator:
         self._compaction.note(self._journal.length, self._journal.size)
 
     def _step(self, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
+        known = len(turn.effects)
         refusal = self._stepper.step(_move_exits(input, -self._held_ms), now_ms, turn)
+        if self._announcements is not None:
+            with _containing():
+                self._announcements.note(input, turn.effects[known:])
         if refusal is not None and refusal.kind is not RefusalKind.INTERNAL:
             with _containing():
                 _log_refusal(self._state, input, refusal, self._may_log)
@@ -479,14 +486,4 @@ def _log_refusal(
         )
 
 
-def _announce(effects: Sequence[Effect]) -> None:
-    for effect in effects:
-        if isinstance(effect, JobChanged):
-            (log.warning if effect.reason in _WARNINGS else log.info)(
-                effect.reason, **(dict(effect.facts) | {"job_id": effect.job_id})
-            )
-
-
-_WARNINGS = frozenset({"other_arguments_found", "fence_too_short"})
-"""Events that are probably a mistake of a person."""
 _LATE = frozenset({RefusalKind.STALE_CONNECTION, RefusalKind.UNKNOWN_SESSION})

@@ -52,7 +52,7 @@ SELECTED = frozenset({"audit", "unprotected", "unencrypted", "standbys_ready"})
 
 FORWARDED = {
     # Named in the core, and checked there: see `DRAFT_METHODS`.
-    ("server/rallypoint/server/coordinator.py", "effect.reason"),
+    ("server/rallypoint/server/announcements.py", "effect.reason"),
     # Named where the command line is resolved, before logs are configured: see `Note`.
     ("cli/rallypoint/cli/commands/agent/session.py", "note.event"),
 }

@@ -190,6 +190,7 @@ async def open_shard(
         announces=settings.announces,
         is_shared=settings.is_shared,
         may_log=lambda input: shared.peers.lines.allow(outboxes.hosts_of(input), Kind.OTHER),
+        may_open=lambda input: shared.peers.lines.allow(outboxes.hosts_of(input), Kind.RUN),
         stood_ms=begun.stood_ms,
     )
     outboxes.epoch = state.epoch

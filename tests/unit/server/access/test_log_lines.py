@@ -18,6 +18,8 @@ from rallypoint.server.rpc.guards.limits import (
     HOSTS_MAX,
     LINES_PER_MINUTE_MAX,
     LINES_PER_RELAY_MAX,
+    RUNS_PER_MINUTE_MAX,
+    RUNS_PER_RELAY_MAX,
 )
 from rallypoint.server.rpc.guards.lines import MINUTE_S, Kind, Lines
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -40,6 +42,7 @@ from support.relays.carried import HandRelay, envelope, opening
 MORE = 5
 """Lines beyond the limit."""
 MANY = LINES_PER_MINUTE_MAX + MORE
+OF_JOBS = {"run_opened", "node_joined", "node_left", "round_sealed", "run_closed"}
 OTHER_SPEC = job_pb2.JobSpec(min_nodes=1, max_nodes=7)
 CALLER = Caller("trainer", (Role.AGENT,), Proof.TOKEN)
 
@@ -175,6 +178,45 @@ async def test_messages_are_limited(lines: list[Any]) -> None:
 
     assert LINES_PER_MINUTE_MAX == count(lines, event="message_rejected")
     assert 1 == count(lines, event="log_shortened", more_lines=MORE)
+
+
+async def test_runs_with_lines_are_limited(lines: list[Any]) -> None:
+    """Of a host that opens one run after the other; the others have no line at all."""
+    opened = [f"j{number}" for number in range(RUNS_PER_MINUTE_MAX + MORE)]
+    async with served() as server:
+        for number, job_id in enumerate(opened, 1):
+            agent = server.agent(job_id, number)
+            await agent.hello()
+            await agent.read()
+            await agent.report(goodbye=agent_pb2.Goodbye(text="enough"))
+            await agent.ending()
+
+    assert opened[:-MORE] == [one["job_id"] for one in lines if one["event"] == "run_opened"]
+    assert RUNS_PER_MINUTE_MAX == count(lines, event="node_left")
+    assert {*opened[:-MORE]} == {one["job_id"] for one in lines if one["event"] in OF_JOBS}
+    assert 1 == count(lines, event="log_shortened", host="127.0.0.1", more_runs=MORE)
+
+
+async def test_nodes_of_a_run_have_lines(lines: list[Any]) -> None:
+    """However many a host has: only runs that it opens are counted."""
+    async with served() as server:
+        for number in range(1, RUNS_PER_MINUTE_MAX + MORE + 1):
+            agent = server.agent("j", number)
+            await agent.hello()
+            await agent.read()
+
+    assert RUNS_PER_MINUTE_MAX + MORE == count(lines, event="node_joined", job_id="j")
+
+
+def test_runs_of_a_relay_have_lines_of_their_own() -> None:
+    """They are more than those of a host."""
+    made = Lines(Clock())
+    all_ = sum(
+        made.allow((f"{number % 8} via relay", "relay"), Kind.RUN)
+        for number in range(8 * RUNS_PER_MINUTE_MAX)
+    )
+
+    assert RUNS_PER_RELAY_MAX == all_
 
 
 async def test_refused_requests_are_limited(lines: list[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.server.announcements import Announcements
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.messages import inputs
@@ -170,9 +171,9 @@ async def test_bug_in_a_log_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     async with running_shell() as shell:
         good = await shell.join(GOOD, 1)
-        monkeypatch.setattr("rallypoint.server.coordinator._announce", strike)
+        monkeypatch.setattr(Announcements, "write", strike)
         monkeypatch.setattr("rallypoint.server.coordinator._log_refusal", strike)
-        shell.coordinator._announces = True
+        shell.coordinator._announcements = Announcements(shell.state, lambda input: True)
         await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("n1"), "test"))
         await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("nobody"), "test"))
         await shell.settle()

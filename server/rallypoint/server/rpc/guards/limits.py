@@ -77,3 +77,8 @@ LINES_PER_RELAY_MAX = 10 * LINES_PER_MINUTE_MAX
 """The same for all hosts together that a relay names: a rack may start at once."""
 WARNED_S_MIN = 60.0
 """Shortest time between two warnings in the log about one host."""
+RUNS_PER_MINUTE_MAX = 128
+"""Runs opened by one host in a minute that have lines in the log: with the longest names, a run has
+3 KB of lines."""
+RUNS_PER_RELAY_MAX = 4 * RUNS_PER_MINUTE_MAX
+"""The same of all hosts that a relay carries."""

@@ -28,6 +28,8 @@ class Kind(Enum):
     """A session or a relay that is let in."""
     REFUSAL = "refusal"
     """A call that is refused because of who makes it, or a connection without a call."""
+    RUN = "run"
+    """A run that is opened, with all its lines."""
     OTHER = "other"
     """A message or an input that is refused, or a stream that ends for another fault."""
 
@@ -58,7 +60,7 @@ class Lines:
         """
         self.flush()
         minutes = list[_Minute]()
-        for host, most in _shares(hosts):
+        for host, most in _shares(hosts, kind):
             minute = self._find(host, kind)
             if minute.lines >= most:
                 minute.hidden += 1
@@ -103,18 +105,23 @@ class Lines:
                 log.warning("audit_shortened", host=host, more_refusals=hidden)
             case Kind.ADMISSION:
                 log.info("audit_shortened", host=host, more_admissions=hidden)
+            case Kind.RUN:
+                log.warning("log_shortened", host=host or "unknown", more_runs=hidden)
             case Kind.OTHER:
                 log.warning("log_shortened", host=host or "unknown", more_lines=hidden)
 
 
-def _shares(hosts: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _shares(hosts: Sequence[str], kind: Kind) -> Iterator[tuple[str, int]]:
     """Yield whose allotments a line takes from, and what they have; a relay's comes first.
 
     So a relay that names one host after the other is not remembered with each of them.
     """
+    most, of_relay = limits.LINES_PER_MINUTE_MAX, limits.LINES_PER_RELAY_MAX
+    if kind is Kind.RUN:
+        most, of_relay = limits.RUNS_PER_MINUTE_MAX, limits.RUNS_PER_RELAY_MAX
     for relay in hosts[1:]:
-        yield f"via {relay}", limits.LINES_PER_RELAY_MAX
-    yield hosts[0] if hosts else "", limits.LINES_PER_MINUTE_MAX
+        yield f"via {relay}", of_relay
+    yield hosts[0] if hosts else "", most
 
 
 _MAY_LOG: ContextVar[Callable[[], bool] | None] = ContextVar("may_log", default=None)
