@@ -142,6 +142,8 @@ class WorkersDoNotNotice(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._watches: dict[JobId, _Watch] = {}
+        self._shaken_ms: dict[JobId, int] = {}
+        """Until when not all agents may have reconnected since the faults before."""
         self._running: dict[tuple[int, JobId], RoundHeader] = {}
         """By the journal of each life."""
         self._specs: dict[JobId, JobSpec] = {}
@@ -162,8 +164,10 @@ class WorkersDoNotNotice(Checker):
 
     def shaken(self, server: Server, until_ms: int, jobs: Collection[JobId]) -> None:
         for job_id in jobs:
-            watch = self._watches.pop(job_id, None)
-            if watch is not None and watch.until_ms >= self.world.clock.now_ms:
+            self._watches.pop(job_id, None)
+            shaken_ms = self._shaken_ms.get(job_id, -1)
+            self._shaken_ms[job_id] = max(shaken_ms, until_ms)
+            if shaken_ms >= self.world.clock.now_ms:
                 # Not all agents have reconnected since the last fault: no promise covers that.
                 continue
             header = self._running.get((server.life, job_id))

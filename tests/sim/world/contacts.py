@@ -33,8 +33,8 @@ class _Contact:
     was_missed: bool = False
     """It may have counted as lost since its latest round was sealed."""
     awaited_until_ms: int | None = None
-    """The coordinator has started again, and may count it as lost from then on; None once it has
-    returned."""
+    """The coordinator has started again, and may count it as lost from then on; None once the
+    journal has its return."""
 
 
 class Contacts:
@@ -56,12 +56,16 @@ class Contacts:
             elif connection > known.connection:
                 known.was_missed = self._is_missed(known, now_ms)
                 known.connection, known.ended_ms, known.heard_ms = connection, None, now_ms
-                known.awaited_until_ms = None
             return
         known = self._contacts.get(input.sender.session)
         if known is not None and known.connection == input.sender.connection:
             known.was_missed = self._is_missed(known, now_ms)
             known.heard_ms = now_ms
+
+    def returned(self, session: SessionId) -> None:
+        """Note that the journal has the return of an agent: the next start waits for it anew."""
+        if session in self._contacts:
+            self._contacts[session].awaited_until_ms = None
 
     def ended(self, session: SessionId, connection: int, now_ms: int) -> None:
         """Note that a stream has ended, on either side."""

@@ -60,6 +60,9 @@ class Workers:
         """All that were ever started, oldest first."""
         self.down_until_ms = 0
         """Until then there is no helper."""
+        self._helper = self._known_helper = 0
+        """How many there were before, in fact and as far as the agent knows: one that stands still
+        learns late that it asks a helper that is gone."""
         self._ask_clear_ms = 0
         self._tell_clear_ms = 0
         self._open_sweep = 0
@@ -126,10 +129,10 @@ class Workers:
     def _ask(self, request: partial[None]) -> None:
         at_ms = self.world.clock.now_ms + self.world.rng.randint(0, HELPER_MS_MAX)
         self._ask_clear_ms = max(self._ask_clear_ms, at_ms)
-        self.world.clock.at(self._ask_clear_ms, partial(self._handle, request))
+        self.world.clock.at(self._ask_clear_ms, partial(self._handle, request, self._known_helper))
 
-    def _handle(self, request: partial[None]) -> None:
-        if not self.agent.is_gone and self._has_helper():
+    def _handle(self, request: partial[None], helper: int) -> None:
+        if not self.agent.is_gone and self._has_helper() and helper == self._helper:
             request()
 
     def _answer(self, input: inputs.Input) -> None:
@@ -350,13 +353,16 @@ class Workers:
         if not self._has_helper():
             return
         self.down_until_ms = self.world.clock.now_ms + REPLACED_MS
+        self._helper += 1
         for process in self.living:
             if process.asked_ms is not None:  # as much as is known without its helper
                 process.note_signal(process.asked_ms)
         self.kill_all()
-        self.world.clock.at(self.down_until_ms, partial(self.agent.take, self._replaced))
+        replaced = partial(self._replaced, self._helper)
+        self.world.clock.at(self.down_until_ms, partial(self.agent.take, replaced))
 
-    def _replaced(self) -> None:
+    def _replaced(self, helper: int) -> None:
+        self._known_helper = helper
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
         self._note_clean()

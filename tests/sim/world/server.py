@@ -262,7 +262,7 @@ class Server:
         self._turn = None
         if self.is_dead:
             return
-        if self.busy_until_ms > self.world.clock.now_ms:
+        if self.busy_until_ms > self.world.clock.now_ms or self.writes.is_waiting:
             self._schedule(0)
             return
         now_ms, arrived = self.now_ms(), self._arrived()
@@ -324,6 +324,8 @@ class Server:
         self.outboxes.carry_out(turn.effects, turn.changed, state, turn.now_ms)
         for input, refusal in turn.stepped:
             self.world.operators.stepped(input, refusal)
+            if isinstance(input, inputs.Hello) and refusal is None:
+                self.contacts.returned(input.identity.session)
         self.calls.finish_turn()
         self.key_calls.finish_turn()
         self._flush_all()
