@@ -63,7 +63,7 @@ class Contacts:
             known.heard_ms = now_ms
 
     def returned(self, session: SessionId) -> None:
-        """Note that the journal has the return of an agent: the next start waits for it anew."""
+        """Note that the journal has the return of an agent: a later start gives it full time."""
         if session in self._contacts:
             self._contacts[session].awaited_until_ms = None
 
