@@ -330,6 +330,20 @@ def release_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HELD_S_MAX", 0.0)
 
 
+def watch_refusals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return what is set once a job has opened too many."""
+    genuine, refused = Openings.may_open, asyncio.Event()
+
+    def may_open(self: Openings, *facts: Any) -> bool:
+        may = genuine(self, *facts)
+        if not may:
+            refused.set()
+        return may
+
+    monkeypatch.setattr(Openings, "may_open", may_open)
+    return refused
+
+
 def fields_of(name: str, names: list[str], barrier: str = "b") -> dict[str, Any]:
     """Return what is special about an arrival at a barrier of many names."""
     expected = barrier_pb2.Expected(participants=barrier_pb2.Participants(names=names))
@@ -411,20 +425,35 @@ async def test_arrival_that_is_refused_unread_spends_nothing() -> None:
 
 
 @pytest.mark.usefixtures("one_opening")
+async def test_arrivals_that_are_held_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than may be held is refused at once."""
+    monkeypatch.setattr(service, "HELD_S_MIN", 3_600.0)
+    monkeypatch.setattr(service, "HELD_S_MAX", 3_600.0)
+    monkeypatch.setattr(service, "HELD_MAX", 1)
+    refused = watch_refusals(monkeypatch)
+    async with asyncio.timeout(LIMIT_S), workers() as at:
+        first, held = (
+            at.arrive(0, timeout=4 * LIMIT_S, **fields_of("w0", NAMES, name))
+            for name in ("first", "held")
+        )
+        await refused.wait()
+        third = at.arrive(0, timeout=4 * LIMIT_S, **fields_of("w0", NAMES, "third"))
+        code, _, detail = await failure(third)
+
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail.HasField("retry_after")
+        assert not held.done()
+        first.cancel()
+        held.cancel()
+
+
+@pytest.mark.usefixtures("one_opening")
 async def test_arrival_that_is_held_keeps_none_of_its_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(service, "HELD_S_MIN", 3_600.0)
     monkeypatch.setattr(service, "HELD_S_MAX", 3_600.0)
-    genuine, held = Openings.may_open, asyncio.Event()
-
-    def may_open(self: Openings, *facts: Any) -> bool:
-        may = genuine(self, *facts)
-        if not may:
-            held.set()
-        return may
-
-    monkeypatch.setattr(Openings, "may_open", may_open)
+    held = watch_refusals(monkeypatch)
     async with asyncio.timeout(LIMIT_S), workers() as at:
         calls = [at.arrive(0, **fields_of("w0", NAMES, name)) for name in ("first", "second")]
         await held.wait()

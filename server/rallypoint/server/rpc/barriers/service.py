@@ -39,6 +39,8 @@ HELD_S_MAX = 6.0
 """How long an arrival is held, without its names, before it is refused because its job opens
 barriers too fast. So callers that try again at once do not keep the coordinator busy. Each is held
 for another time, so that they do not return together."""
+HELD_MAX = 1_024
+"""Arrivals that are held at once. More are refused at once."""
 AGAIN_S = 0.1
 """After that it may try again."""
 
@@ -67,6 +69,8 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         self._outboxes = outboxes
         self._state = state
         self._openings = Openings(state)
+        self._held = 0
+        """Arrivals that are held."""
         self._tokens = tokens
         self._pace = pace
 
@@ -110,12 +114,22 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         now_s = asyncio.get_running_loop().time()
         if not self._openings.may_open(key.job_id, request.expected, now_s):
             del request
-            held_s, left_s = random.uniform(HELD_S_MIN, HELD_S_MAX), context.time_remaining()
-            await asyncio.sleep(held_s if left_s is None else min(held_s, left_s / 2))
+            await self._hold(context.time_remaining())
             raise LimitExceeded(Limit.BARRIER_NAMES, BYTES_PER_S_MAX, AGAIN_S)
         arrive = _convert(request, claim, context)
         with self._openings.opening(key, arrive.expected):
             return await self._ask(arrive)
+
+    async def _hold(self, left_s: float | None) -> None:
+        """Hold an arrival that will be refused, and whose call has so many seconds left."""
+        if self._held >= HELD_MAX:
+            return
+        held_s = random.uniform(HELD_S_MIN, HELD_S_MAX)
+        self._held += 1
+        try:
+            await asyncio.sleep(held_s if left_s is None else min(held_s, left_s / 2))
+        finally:
+            self._held -= 1
 
     async def _require_worker(self, claim: inputs.Claim) -> None:
         """Refuse who is no worker of a round, before its names are read.
