@@ -11,7 +11,12 @@ import pytest
 
 from rallypoint.server.rpc.guards import limits, rests
 from rallypoint.server.rpc.guards.received import Received
-from rallypoint.server.rpc.guards.rests import BYTES_PER_REFUSAL, REST_S_MAX, Rests
+from rallypoint.server.rpc.guards.rests import (
+    BYTES_PER_REFUSAL,
+    ENDS_PER_S_MAX,
+    REST_S_MAX,
+    Rests,
+)
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.wire.limits import LEAST_REQUEST_BYTES
 from support.core.served import LIMIT_S, Served, served
@@ -63,6 +68,28 @@ async def test_large_messages_count_more(waits: list[float]) -> None:
     await Rests().rest("a", Received(size=2 * BYTES_PER_REFUSAL))
 
     assert len(waits) == 1
+
+
+async def test_more_at_once_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a host that makes thousands of calls at once is not answered more often."""
+    found, go_on = list[float](), asyncio.Event()
+
+    async def sleep(wait_s: float) -> None:
+        found.append(wait_s)
+        await go_on.wait()
+
+    monkeypatch.setattr(rests, "sleep", sleep)
+    monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
+    host, count = Rests(), 10 * ENDS_PER_S_MAX
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        for _ in range(count):
+            tasks.create_task(host.rest("a", Received()))
+        await asyncio.sleep(0)  # each of them begins
+        go_on.set()
+
+    ends = sorted(found)
+    assert count == len(ends)
+    assert all(later - ends[at] >= 0.99 for at, later in enumerate(ends[ENDS_PER_S_MAX + 64 :]))
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ a wrong flag. Later ones wait for their answer, and their callers with them."""
 REFUSALS_PER_S_MAX = 64
 """Refused calls of a host that are answered in each second after that. They take 2% of the
 coordinator's time."""
-RESTING_PER_HOST_MAX = 1_024
-"""Refused calls of a host that wait for their answer. Each takes about 10 KB."""
+RESTING_PER_HOST_MAX = 4_096
+"""Refused calls of a host that wait for their answer. Each takes about 25 KB."""
 RESTING_BYTES_PER_HOST_MAX = 16 * 1024 * 1024
 """Bytes of their messages."""
 STREAMS_PER_HOST_MAX = 2 * NODES_PER_JOB_MAX

@@ -19,7 +19,11 @@ from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.received import Received
 
 REST_S_MAX = 1.0
-"""Longest wait for the answer: clients that try again wait about as long by themselves."""
+"""Longest wait for the answer if few wait: clients that try again wait about as long by themselves.
+"""
+ENDS_PER_S_MAX = 128
+"""Each call that waits already lets the next one wait longer, so that no more than this many of a
+host end in a second, however many it makes at once."""
 BYTES_PER_REFUSAL = 65_536
 """So many bytes of a refused message count as one more refusal."""
 
@@ -57,6 +61,7 @@ class Rests:
         is_full = used.resting >= limits.RESTING_PER_HOST_MAX
         if wait_s <= 0 or is_full or used.resting_bytes + held > limits.RESTING_BYTES_PER_HOST_MAX:
             return
+        wait_s += used.resting / ENDS_PER_S_MAX
         used.resting += 1
         used.resting_bytes += held
         try:
