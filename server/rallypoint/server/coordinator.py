@@ -233,6 +233,7 @@ class Coordinator:
                 # readers it is busy, not stopped.
                 self._notice_stall(began_ms + self._reading_ns // 1_000_000)
                 self._inbox.note_turn()
+                arrived = []  # nothing of a turn is kept while the next one is awaited
         finally:
             self._has_ended = True
             dismiss((*arrived, *self._unanswered), CoordinatorEnded())
