@@ -1,14 +1,16 @@
-"""Entry points. Each imports only what the chosen command needs."""
+"""Entry points. Each imports only what the chosen command needs, and none before `isolate`."""
 
 from __future__ import annotations
 
 import gc
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
 
-from rallypoint.cli.streams import make_streams_tolerant
+from rallypoint.base.interpreter import isolate
+
+TYPE_CHECKING = False  # mypy knows the name; PYTHONPATH may have another `typing`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
 
 GARBAGE_MIN = 100_000
 """Allocations after which a command that reads looks for garbage: most end before (Python: 700)."""
@@ -109,6 +111,11 @@ and arguments. The others are the operator's: see `rallypoint.cli.operator.table
 
 def _prepare() -> None:
     """Prepare the process, before anything slow is imported."""
+    isolate()
+    import signal
+
+    from rallypoint.cli.streams import make_streams_tolerant
+
     make_streams_tolerant()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the event loop handles signals, Ctrl-C simply ends the process, without a traceback.

@@ -20,6 +20,7 @@ from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.folder import JOURNAL, LOCK, LOG, remove_unused
 from rallypoint.agent.hosting.protection import Protection
 from rallypoint.base.addresses import is_loopback
+from rallypoint.base.interpreter import compute_flags
 from rallypoint.wire.access import TOKEN_VARIABLE
 
 END_S_MAX = 1.0
@@ -53,7 +54,7 @@ class HostedProcess:
         token = protection.token
         try:
             started = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rallypoint", *words],
+                [sys.executable, *compute_flags(), "-m", "rallypoint", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from rallypoint.agent.in_worker import LOGS_SPECS
 from rallypoint.agent.output.destinations import Destinations
+from rallypoint.base.interpreter import list_workers_path
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -63,10 +64,12 @@ class LogsPluginError(Exception):
 
 
 def list_logs_specs() -> Sequence[str]:
-    """Return the names of plug-ins that are installed for this interpreter, sorted."""
+    """Return the names of plug-ins that workers in this environment find, sorted."""
     from importlib import metadata  # slow to import, and few command lines need it
 
-    return sorted({OURS, *(point.name for point in metadata.entry_points(group=GROUP))})
+    found = metadata.distributions(path=list_workers_path())
+    points = (point for one in found for point in one.entry_points.select(group=GROUP))
+    return sorted({OURS, *(point.name for point in points)})
 
 
 class LogsPlugin(Struct):
