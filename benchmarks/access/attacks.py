@@ -299,12 +299,14 @@ async def fresh_jobs(attack: Attack) -> Begin:
         for number in range(32):
             message.hello.labels[f"{number}".rjust(256, "l")] = "v" * 256
         call: Any = attack.channel.stream_stream(METHOD)(metadata=attack.metadata)
-        await call.write(message.SerializeToString())
-        answer = await call.read()
-        if answer is grpc.aio.EOF:
-            attack.codes[(await call.code()).name] += 1
-        else:
-            open.append(call)
+        try:
+            await call.write(message.SerializeToString())
+            if await call.read() is not grpc.aio.EOF:
+                open.append(call)
+                return
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        attack.codes[(await call.code()).name] += 1
 
     return lambda: attack.repeat(once)
 

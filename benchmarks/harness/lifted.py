@@ -15,4 +15,5 @@ MANY = 1_000_000
 if __name__ == "__main__":
     limits.WATCHERS_PER_JOB_MAX = limits.WATCHERS_PER_HOST_MAX = MANY
     limits.STREAMS_PER_HOST_MAX = limits.SESSIONS_AT_ONCE_MAX = limits.JOBS_PER_HOST_MAX = MANY
+    limits.NEW_RUNS_AT_ONCE_MAX = MANY
     sys.exit(coordinator())

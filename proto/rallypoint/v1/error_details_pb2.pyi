@@ -413,7 +413,7 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
     """Streams from one host."""
     LIMIT_KIND_JOBS_PER_HOST: _LimitKind.ValueType  # 14
-    """Jobs in which agents of one host take part."""
+    """Jobs in which agents of one host take part, or new jobs a minute from one host."""
     LIMIT_KIND_WATCHES: _LimitKind.ValueType  # 15
     """Watches of all jobs, or of what is in them."""
     LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: _LimitKind.ValueType  # 16
@@ -455,7 +455,7 @@ LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
 LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13
 """Streams from one host."""
 LIMIT_KIND_JOBS_PER_HOST: LimitKind.ValueType  # 14
-"""Jobs in which agents of one host take part."""
+"""Jobs in which agents of one host take part, or new jobs a minute from one host."""
 LIMIT_KIND_WATCHES: LimitKind.ValueType  # 15
 """Watches of all jobs, or of what is in them."""
 LIMIT_KIND_FAILED_ATTEMPTS_PER_HOST: LimitKind.ValueType  # 16

@@ -19,12 +19,14 @@ from rallypoint.server.core.sessions import admission, sessions
 from rallypoint.server.rpc import errors
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, host_of
+from rallypoint.server.rpc.sessions.connections import BYTES_PER_RUN
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.v1 import job_pb2
+from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.wire.errors import unpack_detail
-from support.core.served import Served, served
+from support.core.served import Served, hello_of, served
 
 JOB = JobId("job")
 MONTH = Duration(seconds=30 * 86_400)
@@ -49,10 +51,18 @@ def test_host_of_a_peer(peer: str, host: str) -> None:
     assert host == host_of(peer)
 
 
-def admit(peers: Peers, host: str, job_id: str, now_s: float, *, is_new: bool = True) -> None:
+def admit(
+    peers: Peers,
+    host: str,
+    job_id: str,
+    now_s: float,
+    *,
+    is_new: bool = True,
+    runs: float = 0.0,
+) -> None:
     """Let a session of a host come and go."""
     with peers.stream(host, now_s) as stream:
-        peers.admit(stream, JobId(job_id), now_s, is_new=is_new)
+        peers.admit(stream, JobId(job_id), now_s, is_new=is_new, runs=runs)
 
 
 def test_largest_job_behind_one_address_is_admitted_twice() -> None:
@@ -114,6 +124,155 @@ async def test_agent_of_the_next_run_waits_without_using_up_its_host(
             agent = server.agent("job", number)
             await agent.hello()
             assert grpc.StatusCode.UNAVAILABLE is await agent.call.code()
+
+
+def test_runs_that_a_host_opens_are_limited_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst, then a rate; other hosts, and agents that open none, are not limited."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(limits, "NEW_RUNS_PER_MINUTE_MAX", 6)
+    peers = Peers()
+    for number in range(2):
+        admit(peers, "a", f"{number}", 100.0, runs=1.0)
+    with pytest.raises(LimitExceeded) as caught:
+        admit(peers, "a", "2", 103.0, runs=1.0)
+    admit(peers, "a", "2", 103.0)
+    admit(peers, "b", "2", 103.0, runs=1.0)
+    admit(peers, "a", "2", 110.1, runs=1.0)
+    with pytest.raises(LimitExceeded):
+        admit(peers, "a", "3", 110.2, runs=1.0)
+
+    full = caught.value
+    assert (Limit.NEW_RUNS_PER_HOST, 6, 7.0) == (full.limit, full.value, full.retry_s)
+    assert isinstance(refusal_of(full), BrokenStream)
+
+
+def test_largest_job_opens_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agents come before the coordinator knows it, and only the first one counts."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 1)
+    peers = Peers()
+    with ExitStack() as stack:
+        for _ in range(NODES_PER_JOB_MAX):
+            stream = stack.enter_context(peers.stream("nat", 0.0))
+            peers.admit(stream, JOB, 0.0, is_new=True, runs=1.0)
+
+
+def test_run_that_is_refused_for_now_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before has not ended; or the host is in too many jobs."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 1)
+    peers = Peers()
+    for _ in range(3):
+        with peers.stream("a", 100.0) as stream:
+            peers.admit(stream, JOB, 100.0, is_new=True, runs=1.0)
+            peers.refund(stream)
+            peers.refund(stream)
+    with monkeypatch.context() as none, pytest.raises(LimitExceeded):
+        none.setattr(limits, "JOBS_PER_HOST_MAX", 0)
+        admit(peers, "a", "job", 100.0, runs=1.0)
+
+    admit(peers, "a", "job", 100.0, runs=1.0)
+    with pytest.raises(LimitExceeded):
+        admit(peers, "a", "other", 100.0, runs=1.0)
+
+
+@pytest.fixture
+def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may open one run a minute."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(limits, "NEW_RUNS_PER_MINUTE_MAX", 1)
+
+
+@pytest.mark.parametrize(("size", "second"), [(0, "OK"), (BYTES_PER_RUN, "RESOURCE_EXHAUSTED")])
+async def test_long_texts_count_as_more_jobs(
+    monkeypatch: pytest.MonkeyPatch, size: int, second: str
+) -> None:
+    """The journal keeps them."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 2.5)
+    monkeypatch.setattr(limits, "NEW_RUNS_PER_MINUTE_MAX", 1)
+    async with served() as server:
+        for number, code in ((1, "OK"), (2, second)):
+            agent = server.agent(f"job-{number}", number)
+            labels = {str(key): "v" * 256 for key in range(size // 256)}
+            await agent.hello(labels=labels)
+            try:
+                await agent.read()
+                assert "OK" == code
+            except grpc.aio.AioRpcError as error:
+                assert code == error.code().name
+
+
+@pytest.mark.usefixtures("one_run")
+async def test_host_that_opens_one_job_after_the_other_waits() -> None:
+    """Its next job is refused for now; nodes of its job, and what reconnects, are let in."""
+    async with served() as server:
+        spec = job_pb2.JobSpec(min_nodes=1, max_nodes=2)
+        first, second = (server.agent("job", number) for number in (1, 2))
+        await first.hello(spec=spec)
+        await first.read()
+        refused = server.agent("other", 3)
+        await refused.hello()
+        code, text = await refused.ending()
+        detail = unpack_detail(tuple(await refused.call.trailing_metadata()))
+        await second.hello(spec=spec)
+        await second.read()
+        again = first.again(server)
+        await again.hello(spec=spec)
+        await again.read()
+
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
+    assert "new jobs a minute from one host is reached; try again in" in text
+    assert isinstance(detail, details_pb2.LimitReached)
+    assert details_pb2.LIMIT_KIND_JOBS_PER_HOST == detail.kind
+    assert detail.HasField("retry_after")
+
+
+@pytest.mark.usefixtures("one_run")
+async def test_next_run_of_a_job_counts_as_a_new_job() -> None:
+    """A host that ends its run and opens the next one has to wait, too."""
+    async with served() as server:
+        first = await server.join("job", 1)
+        await first.report(succeeded=agent_pb2.Succeeded(round=first.round))
+        while not (await first.read()).desired.HasField("finished"):
+            pass
+        await first.report(goodbye=agent_pb2.Goodbye())
+        await first.ending()
+        late, next_ = server.agent("job", 2), server.agent("job", 3)
+        await late.hello(run=1)  # it learns the outcome, and opens nothing
+        finished = (await late.read()).welcome.desired
+        await late.report(goodbye=agent_pb2.Goodbye())
+        await late.ending()
+        await next_.hello()
+        code, text = await next_.ending()
+
+    assert finished.HasField("finished")
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is code
+    assert "new jobs" in text
+
+
+@pytest.mark.usefixtures("one_run")
+@pytest.mark.parametrize("window_ms", [0, 3_600_000])
+async def test_jobs_that_find_a_new_coordinator_are_let_in(window_ms: int) -> None:
+    """While it listens for rounds that run, and no longer."""
+    async with served() as server:
+        agent = server.agent("job", 1)
+        await agent.hello()
+        order = (await agent.read()).welcome.desired.run
+    held = agent_pb2.HeldRound(order=order, state=node_pb2.NODE_STATE_STARTED)
+    async with served(Timing(window_ms=window_ms)) as server:
+        codes = []
+        for number in (1, 2):
+            agent = server.agent(f"job-{number}", number)
+            hello = hello_of(agent.job_id, number)
+            hello.ClearField("ready")
+            hello.held.CopyFrom(held)
+            await agent.write(agent_pb2.SessionRequest(hello=hello))
+            try:
+                await agent.read()
+                codes.append(grpc.StatusCode.OK)
+            except grpc.aio.AioRpcError as error:
+                codes.append(error.code())
+
+    second = grpc.StatusCode.OK if window_ms else grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [grpc.StatusCode.OK, second] == codes
 
 
 def test_streams_are_limited_while_they_are_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ class Limit(Enum):
     JOBS_PER_HOST = "jobs from one host"
     JOBS_PER_TOKEN = "jobs with one token"
     SESSIONS_PER_HOST = "new sessions a minute from one host"
+    NEW_RUNS_PER_HOST = "new jobs a minute from one host"
     FAILED_ATTEMPTS_PER_HOST = "failed attempts a minute to authenticate from one host"
 
 

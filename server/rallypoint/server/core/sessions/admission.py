@@ -109,6 +109,16 @@ def _previous_run_ending(job: Job) -> Refusal:
     return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
 
 
+def opens_run(draft: Draft, hello: inputs.Hello) -> bool:
+    """Return whether an agent opens a run, if it is new and not refused."""
+    job = draft.job(hello.identity.job_id)
+    if job is None:
+        return True
+    if job.phase is Phase.CLOSED:
+        return not belongs_to(job, hello)
+    return is_relaunch(draft, job, hello)
+
+
 def belongs_to(job: Job, hello: inputs.Hello) -> bool:
     """Return whether the agent is part of the job's latest run or of the launch of that run."""
     launch_id = hello.identity.launch_id

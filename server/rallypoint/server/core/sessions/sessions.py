@@ -30,12 +30,11 @@ from rallypoint.server.core.rounds.fences import fence_lost, fence_unclean, lift
 from rallypoint.server.core.rounds.settling import abandoned, close
 from rallypoint.server.core.sessions.admission import (
     awaits_first_agent,
-    belongs_to,
     check_identity,
     check_owner,
     check_resume,
     check_run,
-    is_relaunch,
+    opens_run,
 )
 from rallypoint.server.core.sessions.exits import date_exits
 from rallypoint.server.core.sessions.opening import open_run
@@ -93,10 +92,10 @@ def _open_if_needed(draft: Draft, hello: inputs.Hello) -> Job:
     """Return the job that the agent joins, with a new run if it needs one."""
     identity = hello.identity
     job = draft.job(identity.job_id)
-    if job is not None and is_relaunch(draft, job, hello):
-        close(draft, job, Outcome.ABANDONED, abandoned(job))
-    elif job is not None and (job.phase is not Phase.CLOSED or belongs_to(job, hello)):
+    if job is not None and not opens_run(draft, hello):
         return job
+    if job is not None and job.phase is not Phase.CLOSED:
+        close(draft, job, Outcome.ABANDONED, abandoned(job))
     return open_run(draft, identity.job_id, identity.spec, identity.launch_id, hello.run)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from msgspec import Struct
+from rallypoint.server.rpc.guards.allowance import Allowance
 
 BEATS_PER_INTERVAL = 4
 """Heartbeats of one connection in each interval. An agent sends one; another after it has learned
@@ -14,12 +12,8 @@ QUEUED_MAX = 128
 go of them. What follows them, such as an exit, must not wait and be dated late."""
 
 
-class Beats(Struct):
+class Beats(Allowance):
     """The heartbeats that a connection may send now."""
-
-    left: float = math.inf
-    counted_s: float = 0.0
-    """When `left` was counted."""
 
     def delay_s(self, now_s: float, interval_s: float, lease_s: float) -> float:
         """Count a heartbeat; return how long its sender has to wait, in seconds."""
@@ -36,6 +30,5 @@ class Beats(Struct):
         return True
 
     def _grow(self, now_s: float, interval_s: float, lease_s: float) -> None:
-        grown = self.left + (now_s - self.counted_s) * BEATS_PER_INTERVAL / interval_s
         most = BEATS_PER_INTERVAL + min(lease_s / interval_s, QUEUED_MAX)
-        self.left, self.counted_s = min(most, grown), now_s
+        self.count(now_s, BEATS_PER_INTERVAL / interval_s, most)

@@ -42,6 +42,11 @@ or finds a new coordinator, which knows none of its sessions."""
 SESSIONS_PER_MINUTE_MAX = NODES_PER_JOB_MAX
 """New sessions per minute after that: the largest job starts once a minute. So opening sessions
 takes at most a tenth of the coordinator's time."""
+NEW_RUNS_AT_ONCE_MAX = 512
+"""Runs that new sessions of a host may open in one instant: some hundred jobs start from one login
+host, or from behind one address. To open one takes some milliseconds."""
+NEW_RUNS_PER_MINUTE_MAX = 960
+"""Such runs per minute after that: 16 a second take less than a tenth of the coordinator's time."""
 JOBS_PER_HOST_MAX = JOBS_MAX * 3 // 4
 """Jobs in which agents of a host take part. The rest of the coordinator's jobs is for others."""
 JOBS_PER_TOKEN_MAX = JOBS_PER_HOST_MAX

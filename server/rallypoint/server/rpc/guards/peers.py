@@ -1,7 +1,8 @@
 """Counts what each host uses, and refuses what exceeds the limits, before the core learns of it.
 
-New sessions have a token bucket per host: it holds `SESSIONS_AT_ONCE_MAX`, and each minute adds
+New sessions have an allowance per host: it holds `SESSIONS_AT_ONCE_MAX`, and each minute adds
 `SESSIONS_PER_MINUTE_MAX`. A session that the coordinator knows may reconnect as often as it has to.
+The runs that new sessions open have a smaller one: each costs as much as many sessions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.lines import Lines
 
 log = get_logger()
@@ -66,15 +68,17 @@ class Stream(Struct):
     """Set once its Hello was admitted."""
     has_paid: bool = False
     """Its Hello counts as a new session."""
+    runs: float = 0.0
+    """New runs as which it counts."""
 
 
 class _Host(Struct):
     """What a host uses."""
 
-    tokens: float
-    """New sessions that it may open now."""
-    counted_s: float
-    """When `tokens` was right."""
+    sessions: Allowance = field(default_factory=Allowance)
+    """New ones that it may open now."""
+    runs: Allowance = field(default_factory=Allowance)
+    """The same."""
     streams: int = 0
     jobs: Counter[JobId] = field(default_factory=Counter)
     """Its streams in each job."""
@@ -163,7 +167,9 @@ class Peers:
             if not used.streams:
                 self._rest(host)
 
-    def admit(self, stream: Stream, job_id: JobId, now_s: float, *, is_new: bool) -> None:
+    def admit(
+        self, stream: Stream, job_id: JobId, now_s: float, *, is_new: bool, runs: float = 0.0
+    ) -> None:
         """Count the Hello of a stream.
 
         Args:
@@ -171,34 +177,37 @@ class Peers:
             job_id: the job that it names.
             now_s: monotonic time.
             is_new: the coordinator does not know its session.
+            runs: new runs as which it counts, unless another Hello has come for its job already.
 
         Raises:
-            LimitExceeded: when a host opens sessions too fast, or it or a token is in too many
-                jobs.
+            LimitExceeded: when a host opens sessions or runs too fast, or it or a token is in too
+                many jobs.
         """
         if is_new:
+            if any(job_id in self._hosts[host].jobs for host in stream.hosts):
+                runs = 0.0
             for host in stream.hosts:
-                self._require_room(host, job_id, now_s)
+                self._require_room(host, job_id, now_s, opens=runs > 0)
             self._require_holder(stream, job_id, now_s)
-            for host in stream.hosts:
-                self._hosts[host].tokens -= 1
-            stream.has_paid = True
+            stream.has_paid, stream.runs = True, runs
+            self._charge(stream, 1)
         stream.job_id = job_id
         for jobs in self._jobs_of(stream):
             jobs[job_id] += 1
 
-    def _require_room(self, host: str, job_id: JobId, now_s: float) -> None:
-        """Check that a host may open a session."""
+    def _require_room(self, host: str, job_id: JobId, now_s: float, *, opens: bool) -> None:
+        """Check that a host may open a session, and a run with it."""
         used = self._hosts[host]
         if job_id not in used.jobs and len(used.jobs) >= limits.JOBS_PER_HOST_MAX:
             self._refuse(host, Limit.JOBS_PER_HOST, limits.JOBS_PER_HOST_MAX, RETRY_S, now_s)
-        per_s = limits.SESSIONS_PER_MINUTE_MAX / 60
-        grown = used.tokens + (now_s - used.counted_s) * per_s
-        used.tokens, used.counted_s = min(limits.SESSIONS_AT_ONCE_MAX, grown), now_s
-        if used.tokens < 1:
-            most, limit = limits.SESSIONS_PER_MINUTE_MAX, Limit.SESSIONS_PER_HOST
-            retry_s = max(RETRY_S, (1 - used.tokens) / per_s)
-            self._refuse(host, limit, most, retry_s, now_s)
+        per_minute, at_once = limits.SESSIONS_PER_MINUTE_MAX, limits.SESSIONS_AT_ONCE_MAX
+        wait_s = _wait_s(used.sessions, per_minute, at_once, now_s)
+        if wait_s > 0:
+            self._refuse(host, Limit.SESSIONS_PER_HOST, per_minute, max(RETRY_S, wait_s), now_s)
+        per_minute, at_once = limits.NEW_RUNS_PER_MINUTE_MAX, limits.NEW_RUNS_AT_ONCE_MAX
+        wait_s = _wait_s(used.runs, per_minute, at_once, now_s)
+        if opens and wait_s > 0:
+            self._refuse(host, Limit.NEW_RUNS_PER_HOST, per_minute, max(RETRY_S, wait_s), now_s)
 
     def _require_holder(self, stream: Stream, job_id: JobId, now_s: float) -> None:
         """Check that agents with a token may be in one more job."""
@@ -230,16 +239,21 @@ class Peers:
 
         Agents that wait for the end of an earlier run must not use up what their host may open.
         """
-        if stream.has_paid:
-            stream.has_paid = False
-            for host in stream.hosts:
-                self._hosts[host].tokens += 1
+        self._charge(stream, -1)
+        stream.has_paid, stream.runs = False, 0.0
+
+    def _charge(self, stream: Stream, count: int) -> None:
+        """Let the hosts of a stream pay for it so many times."""
+        for host in stream.hosts:
+            used = self._hosts[host]
+            used.sessions.left -= count * stream.has_paid
+            used.runs.left -= count * stream.runs
 
     def _find(self, host: str, now_s: float) -> _Host:
         """Return what a host uses."""
         used = self._hosts.get(host) or self._idle.pop(host, None)
         if used is None:
-            used = _Host(limits.SESSIONS_AT_ONCE_MAX, now_s)
+            used = _Host()
         self._hosts[host] = used
         return used
 
@@ -255,6 +269,11 @@ class Peers:
             used.warned_s = now_s
             log.warning("host_limited", host=host, limit=limit.value, value=value)
         raise LimitExceeded(limit, value, retry_s)
+
+
+def _wait_s(allowance: Allowance, per_minute: float, most: float, now_s: float) -> float:
+    """Return how long to wait for one more, in seconds; 0 or less: there is one."""
+    return (1 - allowance.count(now_s, per_minute / 60, most)) * 60 / per_minute
 
 
 def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.received import Received
 
 REST_S_MAX = 1.0
@@ -31,10 +32,8 @@ BYTES_PER_REFUSAL = 65_536
 class _Host(Struct):
     """What a host may still do."""
 
-    left: float
-    """Refusals that are answered at once now; below 0: how many came after that."""
-    counted_s: float
-    """When `left` was right."""
+    refusals: Allowance = field(default_factory=Allowance)
+    """That are answered at once now."""
     resting: int = 0
     """Calls that wait for their answer."""
     resting_bytes: int = 0
@@ -57,7 +56,7 @@ class Rests:
             received: what has arrived on the call.
         """
         used, held = self._find(host), received.size if received.is_held else 0
-        wait_s = _wait_s(used, 1 + received.size / BYTES_PER_REFUSAL, time.monotonic())
+        wait_s = _wait_s(used.refusals, 1 + received.size / BYTES_PER_REFUSAL, time.monotonic())
         is_full = used.resting >= limits.RESTING_PER_HOST_MAX
         if wait_s <= 0 or is_full or used.resting_bytes + held > limits.RESTING_BYTES_PER_HOST_MAX:
             return
@@ -73,20 +72,20 @@ class Rests:
     def _find(self, host: str) -> _Host:
         used = self._hosts.pop(host, None)
         if used is None:
-            used = _Host(limits.REFUSALS_AT_ONCE_MAX, time.monotonic())
+            used = _Host()
         self._hosts[host] = used
         if len(self._hosts) > limits.HOSTS_MAX:
             del self._hosts[next(iter(self._hosts))]
         return used
 
 
-def _wait_s(used: _Host, cost: float, now_s: float) -> float:
+def _wait_s(refusals: Allowance, cost: float, now_s: float) -> float:
     """Count refusals; return how long the answer has to wait, in seconds."""
-    per_s, most = limits.REFUSALS_PER_S_MAX, limits.REFUSALS_AT_ONCE_MAX
-    left = min(most, used.left + (now_s - used.counted_s) * per_s)
+    per_s = limits.REFUSALS_PER_S_MAX
+    left = refusals.count(now_s, per_s, limits.REFUSALS_AT_ONCE_MAX)
     # What it owes is limited, so that it is forgotten as soon as the host behaves.
-    used.left, used.counted_s = max(left - cost, -per_s * REST_S_MAX), now_s
-    return -used.left / per_s
+    refusals.left = max(left - cost, -per_s * REST_S_MAX)
+    return -refusals.left / per_s
 
 
 _REST: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("rest", default=None)

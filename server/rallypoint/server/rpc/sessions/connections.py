@@ -18,6 +18,8 @@ from msgspec import Struct, field
 from rallypoint.base.log import bind_context, get_logger
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.sessions.admission import opens_run
+from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
@@ -45,6 +47,8 @@ REST_RATIO = 9
 sends large messages in a loop takes a tenth of the time in which all others are read."""
 REST_S_MAX = 1.0
 """Longest such rest, where a lease is long."""
+BYTES_PER_RUN = 4_096
+"""So many bytes of a Hello count as one more run that it opens: the journal keeps its texts."""
 FAREWELL_S_MAX = 5.0
 """Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 
@@ -124,7 +128,8 @@ class Connections:
             return protocol_status(unsupported.lowest, unsupported.highest)
         identity = hello.identity
         is_new = identity.session not in self._state.nodes
-        self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new)
+        runs = 1 + first.ByteSize() / BYTES_PER_RUN if is_new and self._opens_run(hello) else 0.0
+        self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new, runs=runs)
         outbox = self._outboxes.open(
             identity.session,
             hello.connection,
@@ -135,6 +140,15 @@ class Connections:
         )
         outbox.hosts = stream.hosts
         return Connection(hello, outbox, stream) if outbox.end is None else outbox.end
+
+    def _opens_run(self, hello: inputs.Hello) -> bool:
+        """Return whether a Hello of a new session opens a run that its host has to pay for.
+
+        Not for one that it has brought to a coordinator that has just started without memory.
+        """
+        draft = Draft(self._state, self.coordinator.now_ms())
+        is_adopted = hello.held is not None and draft.awaits_adoption(hello.identity.job_id)
+        return not is_adopted and opens_run(draft, hello)
 
     def clock_ms(self) -> int:
         """Return the Unix time against which epochs are checked.
