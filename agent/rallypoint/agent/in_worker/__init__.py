@@ -15,7 +15,7 @@ RUN_PATH = str(_FOLDER / "run_path.py")
 FUNCTION = str(_FOLDER / "function.py")
 """Runs a pickled function and stores what it returns."""
 DEVICES = str(_FOLDER / "devices.py")
-"""Prints which devices torch sees."""
+"""Tells which devices torch sees."""
 LOGS_SPECS = str(_FOLDER / "logs_specs.py")
 """Hosts a plug-in that assigns where the output of workers goes."""
 STANDBY = str(_FOLDER / "standby")

@@ -1,7 +1,10 @@
-"""Prints which devices torch sees, as one line of JSON on standard output.
+"""Tells which devices torch sees, as one line of JSON on descriptor 0.
+
+Nothing prints there, while what starts before this program may print on standard output: a wrapper,
+a `sitecustomize`. A wrapper that does not pass descriptor 0 on gets the line on standard output.
 
 Run as `python devices.py PARENT`, where PARENT is the pid of the caller; the program dies with it.
-With `pci` as a further argument, it prints the PCI addresses of the CUDA devices too, which makes
+With `pci` as a further argument, it tells the PCI addresses of the CUDA devices too, which makes
 CUDA start. The fields, each null if there is nothing of the kind:
 
     missing     true: torch is not installed; there is no other field
@@ -27,10 +30,12 @@ def _main() -> None:
     _die_with(int(sys.argv[1]))
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file
-    out = os.dup(1)
-    os.dup2(2, 1)  # what an import prints must not be read as the answer
-    answer = _find_devices("pci" in sys.argv[2:])
-    os.write(out, json.dumps(answer).encode() + b"\n")
+    answer = json.dumps(_find_devices("pci" in sys.argv[2:])).encode()
+    try:
+        os.write(0, answer)
+    except OSError:
+        print(flush=True)  # ends a line that an import has begun
+        os.write(1, answer + b"\n")
 
 
 def _die_with(parent: int) -> None:

@@ -2,14 +2,17 @@
 
 Run as `python logs_specs.py PARENT NAME OPTIONS`. PARENT is the pid of the caller; the program dies
 with it. OPTIONS is JSON of `log_dir`, `redirects`, `tee` and `local_ranks_filter`; streams are
-numbers as on torchrun's command line, for all workers or by local rank. It prints one line when the
-plug-in is made, and then answers each line on standard input with one line:
+numbers as on torchrun's command line, for all workers or by local rank.
+
+Standard input is a socket. The program writes one line there when the plug-in is made, and then
+answers each line with one line:
 
     ask     {"number": N, "envs": {local rank: {name: value}}}
     answer  {"number": N, "destinations": {field of LogsDest: value}, "envs": changed variables}
     or      {"number": N, "error": "one line"}       N is 0 for the line when it is made
 
-What the plug-in prints goes to standard error. The program ends with its standard input.
+What the plug-in prints, or what starts before this program, goes to standard error. The program
+ends with its standard input.
 """
 
 from __future__ import annotations
@@ -37,10 +40,9 @@ def _main() -> None:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file
     questions = os.fdopen(os.dup(0))
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(0), "w")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(2, 1)  # what a plug-in prints must not be read as an answer
 
     def answer(number: int, **fields: Any) -> None:
         print(json.dumps({"number": number, **fields}), file=answers, flush=True)

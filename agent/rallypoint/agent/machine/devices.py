@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import Any
+from typing import Any, BinaryIO
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ from rallypoint.agent.in_worker import DEVICES
 
 PROBE_S_MAX = 60
 """The longest import of torch, from a cold network disk."""
+PRINTED_CHARS = 80
+"""The line that an error shows of what was printed in place of an answer."""
 UNNAMED = "privateuseone"
 """torch's name for a device type that no extension has registered."""
 
@@ -65,19 +67,35 @@ def probe_devices(python: str, *, with_addresses: bool) -> Devices:
     """
     words = [python, DEVICES, str(os.getpid()), *(["pci"] if with_addresses else [])]
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S_MAX
-        )
+        # Files, not pipes: what a wrapper leaves behind may hold them open.
+        with _open_memory("answer") as answer, _open_memory("output") as output:
+            code = subprocess.run(
+                words, stdin=answer, stdout=output, stderr=output, timeout=PROBE_S_MAX
+            ).returncode
+            found, lines = _read(answer), _read(output).strip().splitlines()
     except OSError as error:
         raise DevicesUnknown(f"cannot run {python}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         text = f"{python} did not report the devices of torch within {PROBE_S_MAX} s"
         raise DevicesUnknown(text) from error
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        why = lines[-1] if lines else f"exit code {done.returncode}"
+    if code != 0 and not found:
+        why = lines[-1] if lines else f"exit code {code}"
         raise DevicesUnknown(f"{python} cannot report the devices of torch: {why}")
-    return _parse(json.loads(done.stdout))
+    try:
+        return _parse(json.loads(found or lines[-1]))
+    except (LookupError, TypeError, ValueError) as error:
+        printed = lines[0] if lines else "nothing"
+        text = f"{python} printed no report of the devices of torch, but: {printed[:PRINTED_CHARS]}"
+        raise DevicesUnknown(text) from error
+
+
+def _open_memory(name: str) -> BinaryIO:
+    return open(os.memfd_create(f"rallypoint-{name}"), "rb")
+
+
+def _read(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _parse(answer: dict[str, Any]) -> Devices:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,8 @@ class LogsPlugin(Struct):
     spec: PluginSpec
     environment: Mapping[str, str]
     _process: asyncio.subprocess.Process | None = None
+    _questions: asyncio.StreamWriter | None = None
+    _answers: asyncio.StreamReader | None = None
     _is_made: bool = False
     _failed: str = ""
     """Why the plug-in could not be made."""
@@ -99,17 +102,21 @@ class LogsPlugin(Struct):
             "local_ranks_filter": spec.local_ranks,
         }
         words = (spec.python, LOGS_SPECS, str(os.getpid()), spec.name, json.dumps(options))
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *words,
-                env=dict(self.environment),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=ANSWER_BYTES_MAX,
-                process_group=0,  # Ctrl-C must not end it: the end of a round may need it
-            )
-        except OSError as error:  # `ask` reports it too
-            log.warning("logs_plugin_not_started", python=spec.python, error=str(error))
+        ours, theirs = socket.socketpair()
+        self._answers, self._questions = await asyncio.open_connection(
+            sock=ours, limit=ANSWER_BYTES_MAX
+        )
+        with theirs:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *words,
+                    env=dict(self.environment),
+                    stdin=theirs.fileno(),
+                    stdout=2,  # the agent's standard output is that of the workers
+                    process_group=0,  # Ctrl-C must not end it: the end of a round may need it
+                )
+            except OSError as error:  # `ask` reports it too
+                log.warning("logs_plugin_not_started", python=spec.python, error=str(error))
 
     async def ask(self, envs: Envs) -> PluginAnswer:
         """Ask for the destinations of the output of a round's workers.
@@ -151,14 +158,14 @@ class LogsPlugin(Struct):
         process = self._process
         if process is None:
             raise self._error(f"could not be started with {self.spec.python}")
-        assert process.stdin is not None and process.stdout is not None
+        assert self._questions is not None and self._answers is not None
         self._is_silent = True
         try:
             async with asyncio.timeout(limit_s):
                 if question:
-                    process.stdin.write(f"{question}\n".encode())
-                    await process.stdin.drain()
-                while line := await process.stdout.readline():
+                    self._questions.write(f"{question}\n".encode())
+                    await self._questions.drain()
+                while line := await self._answers.readline():
                     answer: dict[str, Any] = json.loads(line)
                     if answer["number"] == number:
                         break
@@ -181,10 +188,10 @@ class LogsPlugin(Struct):
     async def close(self) -> None:
         """Let the plug-in end; kill it if it does not, at once if a question is open."""
         process = self._process
+        if self._questions is not None:
+            self._questions.close()
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
         if self._is_silent and process.returncode is None:
             process.kill()
         try:

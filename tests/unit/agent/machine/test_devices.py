@@ -137,6 +137,71 @@ def test_probe_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "hook",
+    [
+        "print('environment train is active')",
+        "import sys; sys.stdout.write('{\"missing\": true} no newline')",
+        "import atexit; atexit.register(print, '{}')",
+        "import os; os.close(1)",
+        "import os; os.dup2(os.open(os.devnull, os.O_RDWR), 1)",
+        "import os; os.write(1, b'\\n' * 100_000)",
+    ],
+)
+def test_probe_of_an_interpreter_that_prints(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hook: str
+) -> None:
+    """What its start, or its end, does with standard output does not matter."""
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    silent = TORCH.replace('print("torch greets")', "")
+
+    assert probe(monkeypatch, tmp_path, silent, False).gpus == 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'echo environment train is active\nexec {python} "$@"',
+        'sleep 60 & echo $! > "$0.pid"\nexec {python} "$@"',
+        'printf "no newline"\nexec {python} "$@" < /dev/null',
+    ],
+)
+def test_probe_by_a_wrapper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, witness: Witness, lines: str
+) -> None:
+    """It may print, leave a process behind, and replace standard input."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/sh\n{lines.format(python=sys.executable)}\n")
+    wrapper.chmod(0o755)
+    (tmp_path / "torch.py").write_text(TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("rallypoint.agent.machine.devices.PROBE_S_MAX", 30)
+    found = probe_devices(str(wrapper), with_addresses=False)
+    for file in tmp_path.glob("*.pid"):
+        witness.watch(int(file.read_text()))  # ends it
+
+    assert found.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("echo environment train is active; echo", "environment train is active"),
+        ("echo null", "null"),
+        ("echo '{}'", "{}"),
+        ("echo '[1'", r"\[1"),
+        ("true", "nothing"),
+    ],
+)
+def test_text_that_is_no_answer(tmp_path: Path, line: str, words: str) -> None:
+    """The error shows the first line of it."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f"#!/bin/sh\n{line}\n")
+    wrapper.chmod(0o755)
+    with pytest.raises(DevicesUnknown, match=f"printed no report of .*, but: {words}$"):
+        probe_devices(str(wrapper), with_addresses=False)
+
+
+@pytest.mark.parametrize(
     ("torch", "words"),
     [
         ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),

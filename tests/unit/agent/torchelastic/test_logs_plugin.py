@@ -50,6 +50,24 @@ def witness() -> Iterator[Witness]:
     witness.close()
 
 
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "print('environment train is active')",
+        "print({'number': 0})",
+        "import os; os.close(1)",
+        "import os; os.dup2(os.open(os.devnull, os.O_RDWR), 1)",
+    ],
+)
+async def test_interpreter_that_prints(begin: Begin, tmp_path: Path, hook: str) -> None:
+    """What its start does with standard output does not matter."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(hook)
+    plugin = await begin(GOOD)
+
+    assert (await plugin.ask(ENVS)).destinations.stdouts == {0: "", 1: ""}
+
+
 async def test_what_a_plugin_gets_and_gives(begin: Begin) -> None:
     """A plug-in is made with torch's arguments; its answer has torch's shape, and variables."""
     plugin = await begin(
