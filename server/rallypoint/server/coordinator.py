@@ -325,6 +325,9 @@ class Coordinator:
 
         The next turn continues with the readers: each answer may be large.
         """
+        self._reading_ns = 0
+        if not queries and not self._unanswered:
+            return
         began_ns = time.thread_time_ns()
         for query in queries:
             if query.request is None:

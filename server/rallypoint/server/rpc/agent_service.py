@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -222,27 +223,35 @@ class AgentService(agent_grpc.AgentServiceServicer):
         """Send what the outbox holds until the stream ends."""
         try:
             async with asyncio.timeout(None) as scope:
+                send = partial(self._send, context, outbox, scope)
                 while outbox.end is None and not outbox.ended and outbox.failure is None:
                     await outbox.wake.wait()
                     outbox.wake.clear()
-                    self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
                     for message in self._envelopes.take(outbox):
-                        await context.write(message)
+                        await send(message)
                     if outbox.has_left and outbox.end is None:
-                        await context.write(self._envelopes.acknowledge(outbox))
+                        await send(self._envelopes.acknowledge(outbox))
                         return
-                    self._stalls.end(scope)
                     if outbox.is_open and outbox.heartbeat > outbox.answered:
-                        answer = await self._answer(outbox)  # which may wait for this coordinator
-                        self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
-                        await context.write(answer)
-                        self._stalls.end(scope)
+                        await send(await self._answer(outbox))
         except TimeoutError:
             if may_log():
                 log.warning("write_timed_out")
             outbox.finish(lost_status())
         finally:
             self._stalls.end(scope)
+
+    async def _send(
+        self,
+        context: _Context,
+        outbox: Outbox,
+        scope: asyncio.Timeout,
+        message: agent_pb2.SessionResponse,
+    ) -> None:
+        """Send a message within the lease."""
+        self._stalls.begin(scope, self._state.lease_ms(outbox.spec) / 1000)
+        await context.write(message)
+        self._stalls.end(scope)
 
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
         """Answer the latest heartbeat; tell a node without workers what its job waits for."""
