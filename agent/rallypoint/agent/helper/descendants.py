@@ -4,6 +4,9 @@ Rules:
   * A pid can be reused at any moment. So a signal goes through a pidfd, and the process is checked
     *after* the pidfd was opened. If the pid was reused before, the check fails; if it is reused
     after, the pidfd still refers to the dead process.
+  * Where there are no pidfds (Linux before 5.3, an old profile of a container runtime, a Python
+    that was built there), the check comes immediately before the signal, and a wait looks again and
+    again at the pid and its start time.
   * A parent never started later than its child (an orphan goes to an older process). A chain of
     parents that violates this went through a reused pid and proves nothing.
   * /proc is not a snapshot: a list may miss a new process. Only the kernel knows that none is
@@ -15,6 +18,7 @@ Imported by the helper: standard library only, and no module that costs memory.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -173,25 +177,52 @@ def is_descendant(pid: int, root: int) -> bool:
     return False
 
 
+def open_pidfd(pid: int) -> int:
+    """Return a pidfd of a process.
+
+    Raises:
+        ProcessLookupError: the process is gone.
+        OSError: there is no pidfd here, or no descriptor left.
+    """
+    if not hasattr(os, "pidfd_open"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return os.pidfd_open(pid)
+
+
 def signal_verified(pid: int, signum: int, is_target: Callable[[int], bool]) -> bool:
     """Signal a process if `is_target(pid)` holds once a pidfd pins the process.
 
     Returns:
         Whether the signal was sent; False, too, if the process is gone or belongs to another user.
     """
+    fd = -1
     try:
-        fd = os.pidfd_open(pid)
-    except OSError:
+        fd = open_pidfd(pid)
+    except ProcessLookupError:
         return False
+    except OSError:
+        pass
     try:
         if not is_target(pid):
             return False
-        signal.pidfd_send_signal(fd, signum)
+        _send_signal(pid, fd, signum)
     except OSError:  # ESRCH: it died meanwhile; EPERM: another user's, the caller sees it survive
         return False
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
     return True
+
+
+def _send_signal(pid: int, fd: int, signum: int) -> None:
+    if fd >= 0 and hasattr(signal, "pidfd_send_signal"):
+        try:
+            signal.pidfd_send_signal(fd, signum)
+            return
+        except OSError as error:  # perhaps only this call is forbidden here
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+    os.kill(pid, signum)
 
 
 def kill_descendants(root: int) -> None:
@@ -347,12 +378,30 @@ def await_any_exit(pids: Collection[int], timeout_ms: int) -> bool:
     fds: list[int] = []
     try:
         for pid in pids:
-            fd = os.pidfd_open(pid)
+            fd = open_pidfd(pid)
             fds.append(fd)
             poller.register(fd, select.POLLIN)
         return bool(poller.poll(timeout_ms))
     except ProcessLookupError:
         return True
+    except OSError:
+        return _watch_pids(pids, timeout_ms)
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _watch_pids(pids: Collection[int], timeout_ms: int) -> bool:
+    deadline = time.monotonic() + timeout_ms / 1000
+    found = [read_stat(pid) for pid in pids]
+    while not any(stat is None or _has_exited(stat) for stat in found):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        time.sleep(min(RESCAN_MS / 1000, left_s))
+    return True
+
+
+def _has_exited(before: ProcessStat) -> bool:
+    now = read_stat(before.pid)
+    return now is None or now.is_dead or now.start_ticks != before.start_ticks

@@ -57,6 +57,7 @@ from rallypoint.agent.helper.descendants import (
     kill_descendants,
     list_descendants,
     list_group,
+    open_pidfd,
     prctl,
     signal_group,
 )
@@ -76,6 +77,8 @@ PROCESS_NAME = b"rallypoint-help"  # 15 bytes, the kernel's limit
 LEFTOVERS_WAIT_MS = 2_000
 # How often to look again at processes that outlived the limit; most deaths wake the loop anyway.
 BLOCKED_RESCAN_MS = 500
+# How often to look whether the agent lives, where there is no pidfd. The socket usually tells it.
+AGENT_LOOK_MS = 500
 # More workers than any node has: a longer table is a bug of the agent.
 MAX_WORKERS = 4096
 # Sweeps not yet answered clean. The agent asks for one per round.
@@ -121,6 +124,7 @@ class Helper:
         self,
         control: Control,
         wake_fd: int,
+        agent_pid: int | None = None,
         agent_fd: int = -1,
         run: Run | None = None,
         inherited: Collection[int] = (),
@@ -130,12 +134,14 @@ class Helper:
         Args:
             control: the agent's socket.
             wake_fd: read end of the pipe that every SIGCHLD writes to.
+            agent_pid: the agent's process, whose end counts too; None: only that of the socket.
             agent_fd: the agent's pidfd; -1: none.
             run: runs functions in workers; None: it cannot.
             inherited: descriptors that functions may use.
         """
         self._control = control
         self._agent_fd = agent_fd
+        self._watched_pid = agent_pid if agent_fd < 0 else None
         self._run = run
         self._inherited = inherited
         self._wake_fd = wake_fd
@@ -161,7 +167,7 @@ class Helper:
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
             self._poll.modify(self._control, events)
             ready = [fd for fd, _ in self._poll.poll(self._compute_timeout_ms())]
-            if self._agent_fd in ready:
+            if self._agent_fd in ready or self._watched_pid not in (None, os.getppid()):
                 return
             if self._wake_fd in ready:
                 drain(self._wake_fd)
@@ -180,7 +186,8 @@ class Helper:
                 self._continue_sweeps()
 
     def _compute_timeout_ms(self) -> int | None:
-        waits = (self._compute_sweep_ms(), self._compute_fence_ms())
+        look_ms = None if self._watched_pid is None else AGENT_LOOK_MS
+        waits = (self._compute_sweep_ms(), self._compute_fence_ms(), look_ms)
         return min((wait_ms for wait_ms in waits if wait_ms is not None), default=None)
 
     def _compute_fence_ms(self) -> int | None:
@@ -416,10 +423,13 @@ def main(
         agent = Control(control)
         agent_fd = -1
         if agent_pid is not None:
-            agent_fd = os.pidfd_open(os.getppid())
-            if os.getppid() != agent_pid:  # the agent has died
+            try:
+                agent_fd = open_pidfd(agent_pid)
+            except OSError:  # there is none here, or the agent has died
+                pass
+            if os.getppid() != agent_pid:
                 return
-        helper = Helper(agent, wake_fd, agent_fd, run, inherited)
+        helper = Helper(agent, wake_fd, agent_pid, agent_fd, run, inherited)
         # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), too little to be
         # worth the code of a scan in pieces; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)

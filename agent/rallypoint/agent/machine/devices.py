@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import Any, BinaryIO
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from msgspec import Struct
 
@@ -68,7 +69,7 @@ def probe_devices(python: str, *, with_addresses: bool) -> Devices:
     words = [python, DEVICES, str(os.getpid()), *(["pci"] if with_addresses else [])]
     try:
         # Files, not pipes: what a wrapper leaves behind may hold them open.
-        with _open_memory("answer") as answer, _open_memory("output") as output:
+        with TemporaryFile() as answer, TemporaryFile() as output:
             code = subprocess.run(
                 words, stdin=answer, stdout=output, stderr=output, timeout=PROBE_S_MAX
             ).returncode
@@ -89,11 +90,7 @@ def probe_devices(python: str, *, with_addresses: bool) -> Devices:
         raise DevicesUnknown(text) from error
 
 
-def _open_memory(name: str) -> BinaryIO:
-    return open(os.memfd_create(f"rallypoint-{name}"), "rb")
-
-
-def _read(file: BinaryIO) -> str:
+def _read(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
 
