@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import ctypes
 import os
 import random
 import resource
@@ -9,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -98,6 +101,42 @@ def touch_at_exit(path: str) -> None:
     import atexit
 
     atexit.register(Path(path).touch)
+
+
+class Trap:
+    """Aborts the process when the interpreter takes it apart, as threads of torch may."""
+
+    def __del__(self) -> None:
+        os.abort()
+
+
+def leave_things(folder: str) -> str:
+    """Leave what only the end of the process can look after."""
+    builtins.left_trap = Trap()  # type: ignore[attr-defined]
+    left: Any = [open(Path(folder, "text"), "w"), open(Path(folder, "bytes"), "wb")]
+    left.append(left)  # only a collection of garbage would close them
+    left[0].write("text")
+    left[1].write(b"bytes")
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.fopen(str(Path(folder, "c")).encode(), b"w"))
+    libc.fputs(b"c", file)
+
+    def finish() -> None:
+        time.sleep(0.1)
+        Path(folder, "thread").write_text("thread")
+
+    threading.Thread(target=finish).start()
+    threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+    return "left"
+
+
+def leave_full_pipe() -> str:
+    """Leave a file open that cannot be written, and a thread that tries to."""
+    _, write_fd = os.pipe()
+    file = open(write_fd, "wb")
+    threading.Thread(target=file.write, args=(bytes(1 << 20),), daemon=True).start()
+    return "left"
 
 
 def read(fd: int) -> str:

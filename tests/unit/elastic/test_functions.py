@@ -192,6 +192,23 @@ async def test_end_of_the_interpreter_is_orderly(method: str, tmp_path: Path) ->
     assert (await run_function(tmp_path, bodies.sum_in_pool, [1, -2], method=method)).value == 3
 
 
+@every_method
+async def test_function_that_has_returned_succeeds(method: str, tmp_path: Path) -> None:
+    """Its process is not taken apart, where torch may abort it; what it has left is written."""
+    ended = await run_function(tmp_path, bodies.leave_things, str(tmp_path), method=method)
+
+    assert (ended.exit, ended.value) == (0, "left")
+    for name in ("text", "bytes", "c", "thread"):
+        assert (tmp_path / name).read_text() == name
+
+
+async def test_stuck_file_does_not_keep_a_worker(tmp_path: Path) -> None:
+    """A pipe without a reader delays the end for a limited time."""
+    ended = await run_function(tmp_path, bodies.leave_full_pipe)
+
+    assert (ended.exit, ended.value) == (0, "left")
+
+
 async def test_fork_takes_what_cannot_be_pickled(tmp_path: Path) -> None:
     """With fork, a lambda runs, its arguments are the caller's, and so are open descriptors."""
     lock = threading.Lock()

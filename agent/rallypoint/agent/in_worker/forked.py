@@ -79,14 +79,8 @@ def _run(get_call: Callable[[], Call], result: str, local_rank: str) -> NoReturn
         gc.enable()
         atexit._clear()  # what the copied process does at its end is not for its copies
         worker: Any = _Worker(get_call, result, local_rank)
-        try:
-            exit_code = worker._bootstrap()
-        finally:
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-        if worker.is_interrupted:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+        exit_code = worker._bootstrap()
+        function.end(exit_code, is_interrupted=worker.is_interrupted)
     finally:
         os._exit(exit_code & 0xFF)
 

@@ -5,31 +5,43 @@ Run as `python function.py PAYLOAD RESULT LOCAL_RANK`. PAYLOAD is a file with tw
 arguments, and whether they are pickled by value. The exception goes to $TORCHELASTIC_ERROR_FILE in
 the form of torch's `@record`. The return value goes to RESULT, which appears only when it is
 complete.
+
+The process ends without the finalization of the interpreter. Threads of torch may need the
+interpreter at that moment, which aborts the process: a function that has returned would fail.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import gc
 import io
 import json
 import os
 import pickle
+import signal
 import string
 import sys
+import threading
 import time
 import traceback
-from multiprocessing import process, spawn
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
     Call = tuple[Callable[..., Any], tuple[Any, ...], bool]
     """A function, its arguments, and whether what it returns may be pickled by value."""
 
 _PICKLE_PROTOCOL = 5
 """Writes large objects to the file without a second copy."""
+_FLUSH_S_MAX = 5.0
+"""How long the end waits for files that are open: a daemon thread may be stuck in a write."""
+_UNFLUSHED = 120
+"""Python's exit code when its output cannot be written at the end."""
 
 
 def _main() -> None:
@@ -40,18 +52,82 @@ def _main() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the folder of this file
+    run_to_end(lambda: run(lambda: load(payload), result, local_rank))
+
+
+def run_to_end(work: Callable[[], None]) -> NoReturn:
+    """Do the work of this process, report what it raises, and end the process."""
+    is_interrupted = False
     try:
-        run(lambda: load(payload), result, local_rank)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        report(error)
-        sys.excepthook = lambda *_: None  # printed already; the interpreter does the rest
-        raise
+        try:
+            work()
+        except SystemExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the root of the worker
+            is_interrupted = isinstance(error, KeyboardInterrupt)
+            report(error)
+            sys.exit(1)
+        code = 0
+    except SystemExit as ended:
+        code = _find_code(ended)
+    end(code, is_interrupted=is_interrupted)
+
+
+def _find_code(ended: SystemExit) -> int:
+    """Return the exit code as the interpreter does; print what is no number."""
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or 0
+    print(ended.code, file=sys.stderr)
+    return 1
+
+
+def end(code: int, *, is_interrupted: bool) -> NoReturn:
+    """End this process as the interpreter does, but for its finalization.
+
+    Args:
+        code: its exit code.
+        is_interrupted: SIGINT ends it instead, as an interpreter with a `KeyboardInterrupt`.
+    """
+    threads: Any = threading
+    for finish in (threads._shutdown, atexit._run_exitfuncs):
+        try:
+            finish()
+        except BaseException:  # noqa: BLE001 - such as an interruption
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:  # noqa: BLE001 - the program may have put anything there
+            code = _UNFLUSHED
+    try:
+        flusher = threading.Thread(target=_flush_files, daemon=True)
+        flusher.start()
+        flusher.join(_FLUSH_S_MAX)
+        if is_interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:  # also where no further thread can start
+        os._exit(code & 0xFF)
+
+
+def _flush_files() -> None:
+    """Write what files that the program has left open hold, also those of C."""
+    kind: Any = io.IOBase.__base__  # the class of C below it: those above ask each class in Python
+    files = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    for file in sorted(files, key=lambda one: isinstance(one, io.BufferedWriter)):
+        with suppress(Exception):  # it is closed, or its disk is full
+            file.flush()
+    with suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).fflush(None)
 
 
 def load(payload: str) -> Call:
     """Prepare this interpreter as `multiprocessing` does, and return the call of the payload."""
+    from multiprocessing import process, spawn
+
     current: Any = process.current_process()
     current._inheriting = True  # a main module that starts workers itself is refused with advice
     try:
@@ -132,18 +208,26 @@ def _store_by_value(value: Any, file: Any) -> bool:
 
 
 def report(error: BaseException) -> None:
-    """Record the exception that ends the worker, and print it without the frames of this folder."""
+    """Record the exception that ends the worker, and print it; leave out frames of this folder."""
     error.with_traceback(_without_ours(error.__traceback__))
     if isinstance(error, Exception):
         _record(error)
-    sys.excepthook(type(error), error, error.__traceback__)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as failed:  # noqa: BLE001 - the program's own hook may raise anything
+        sys.__excepthook__(type(failed), failed, failed.__traceback__)
 
 
 def _without_ours(begin: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the function's first frame on; None if no frame is its own."""
+    """Return the traceback from the user's first frame on; None if no frame is the user's."""
     ours = os.path.dirname(__file__)
     trace = begin
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == ours:
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__") != "runpy" and (
+            os.path.dirname(frame.f_code.co_filename) != ours
+        ):
+            break
         trace = trace.tb_next
     return trace
 

@@ -38,6 +38,7 @@ SCRIPTS = {
     ),
     "exits with 0": "import sys; sys.exit()",
     "exits with 7": "import sys; sys.exit(7)",
+    "exits with -2": "import sys; sys.exit(-2)",
     "exits with words": "import sys; sys.exit('no data')",
     "is interrupted": "raise KeyboardInterrupt",
     "is interrupted by a signal": "import os; os.kill(os.getpid(), 2)",
@@ -98,6 +99,29 @@ def test_script_runs_as_under_python(tmp_path: Path, name: str) -> None:
         assert int(message["extraInfo"]["timestamp"]) > 0
     else:
         assert error_file.exists() == (name == "cannot be parsed")
+
+
+def test_script_that_has_ended_succeeds(tmp_path: Path) -> None:
+    """Its interpreter is not taken apart, where torch may abort the process."""
+    (tmp_path / "train.py").write_text(
+        "import builtins, os\n"
+        "class Trap:\n    def __del__(self): os.abort()\n"
+        "builtins.trap = Trap()\nprint('done')"
+    )
+
+    assert run(tmp_path, RUN_PATH, "train.py") == (0, "done\n", "")
+
+
+def test_hook_that_fails_hides_nothing(tmp_path: Path) -> None:
+    """Both errors are printed, that of the script and that of its hook."""
+    (tmp_path / "train.py").write_text(
+        "import sys\ndef hook(*_): raise KeyError('hook')\n"
+        "sys.excepthook = hook\nraise ValueError('bad')"
+    )
+    code, _, stderr = run(tmp_path, RUN_PATH, "train.py")
+
+    assert code == 1
+    assert "ValueError: bad" in stderr and "KeyError: 'hook'" in stderr
 
 
 @pytest.mark.long  # imports torch
