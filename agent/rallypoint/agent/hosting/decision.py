@@ -10,6 +10,8 @@ address of any of this host's interfaces counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from rallypoint.base.addresses import is_loopback
@@ -52,6 +54,22 @@ class HostFacts(Struct, frozen=True, kw_only=True):
     """Addresses that the endpoint's host resolves to."""
     own: frozenset[str]
     """Those of `named` that an interface of this host has."""
+
+
+def find_shared_job_id(hosted_port: int | None, environment: Mapping[str, str]) -> str | None:
+    """Return the name of a job that was given none, the same on all its nodes; None: there is none.
+
+    It is not named after the endpoint: nodes may spell its host differently, such as with and
+    without a domain, and would wait for each other in different jobs of the same coordinator.
+
+    Args:
+        hosted_port: of the coordinator that a node hosts; None: there is another coordinator.
+        environment: may have Slurm's name.
+    """
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    if job:
+        return f"slurm-{job}.{step or 0}"
+    return None if hosted_port is None else f"port-{hosted_port}"
 
 
 def names_this_host(host: str, facts: HostFacts) -> bool:

@@ -30,7 +30,8 @@ class LaunchConfig:
     logs_specs: LogsSpecs | None = None
     """Where the output of the workers goes; None: the console."""
     run_id: str = ""
-    """Name of the job; empty: a fresh one is drawn, which suits only a single node."""
+    """Name of the job, the same on all nodes; empty: named after Slurm's job, else after the port
+    of a coordinator that a node hosts, else drawn. A single node always draws one."""
     role: str = "default_role"
     rdzv_endpoint: str = ""
     """Host and port of the coordinator. A single node without one, or with port 0, gets a

@@ -18,7 +18,8 @@ from rallypoint.elastic.errors import ChildFailedError, SignalException
 from rallypoint.elastic.launcher.config import RDZV_TIMEOUT_S, LaunchConfig
 from rallypoint.elastic.logs.logs_specs import DefaultLogsSpecs
 from rallypoint.elastic.rendezvous import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous.registry import OWN_BACKEND
+from rallypoint.elastic.rendezvous.hosting import find_job_id
+from rallypoint.elastic.rendezvous.registry import BACKENDS, OWN_BACKEND
 from rallypoint.elastic.values.worker_spec import WorkerSpec
 
 logger = logging.getLogger("rallypoint.elastic")
@@ -116,9 +117,6 @@ def launch_agent(
         ValueError: the configuration is wrong.
     """
     _check(config, entrypoint)
-    if not config.run_id:
-        config.run_id = str(uuid.uuid4().int)
-        logger.debug("config has no run_id, generated a random run_id: %s", config.run_id)
     name = find_entrypoint_name(entrypoint, args)
     os.environ[SIGNALS_ENV] = config.signals_to_handle
     parameters = RendezvousParameters(
@@ -130,6 +128,8 @@ def launch_agent(
         local_addr=config.local_addr,
         **_options(config),
     )
+    if not config.run_id:
+        config.run_id = parameters.run_id = _name_job(parameters)
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -160,6 +160,25 @@ def launch_agent(
         raise
     finally:
         spec.rdzv_handler.shutdown()
+
+
+def _name_job(parameters: RendezvousParameters) -> str:
+    """Return the name of a job that was given none.
+
+    Raises:
+        ValueError: it needs several nodes, and they would draw different ones.
+    """
+    if parameters.max_nodes > 1:
+        if parameters.backend in BACKENDS:
+            from rallypoint.elastic.rendezvous.coordinated import find_coordinator
+
+            shared = find_job_id(find_coordinator(parameters), parameters.backend)
+            if shared is not None:
+                return shared
+        if parameters.min_nodes > 1:
+            raise ValueError("a job of several nodes needs a name: give every node the same run_id")
+        logger.warning("this node is alone in its job: give every node the same run_id")
+    return str(uuid.uuid4().int)
 
 
 def _options(config: LaunchConfig) -> dict[str, Any]:
@@ -216,8 +235,6 @@ def _check(config: LaunchConfig, entrypoint: Callable[..., Any] | str | None) ->
     if config.start_method not in START_METHODS:
         known = ", ".join(START_METHODS)
         raise ValueError(f"start_method {config.start_method!r} is unknown; known: {known}")
-    if config.max_nodes > 1 and not config.run_id:
-        raise ValueError("a job of several nodes needs a name: give every node the same run_id")
     if config.event_log_handler not in (known_handlers := events.list_handlers()):
         names = ", ".join(sorted(known_handlers))
         raise ValueError(

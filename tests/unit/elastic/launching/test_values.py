@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -115,7 +116,10 @@ def test_defaults_of_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"max_restarts": -1}, "max_restarts must not be negative"),
         ({"monitor_interval": 0}, "monitor_interval must be positive"),
         ({"start_method": "thread"}, "'thread' is unknown; known: spawn, fork, forkserver"),
-        ({"max_nodes": 2}, "several nodes needs a name"),
+        (
+            {"min_nodes": 2, "max_nodes": 2, "rdzv_endpoint": "localhost"},
+            "several nodes needs a name",
+        ),
         ({"event_log_handler": "nowhere"}, "'nowhere' is unknown; known: "),
         ({"min_nodes": 0, "run_id": "job"}, "min_nodes must be at least 1"),
         ({"min_nodes": 2, "run_id": "job"}, "must be at least min_nodes"),
@@ -127,6 +131,47 @@ def test_wrong_configuration(changed: dict[str, Any], text: str) -> None:
 
     with pytest.raises(ValueError, match=text):
         elastic_launch(LaunchConfig(**fields), print)()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend", "endpoint", "name"),
+    [
+        pytest.param((1, 1), "c10d", "localhost:29777", r"\d+", id="single-node"),
+        pytest.param((1, 2), "c10d", "localhost:29777", "port-29777", id="hosted"),
+        pytest.param((2, 2), "c10d", "localhost", "port-29400", id="hosted-at-the-default-port"),
+        pytest.param((1, 2), "static", "localhost:29501", "port-29501", id="static"),
+        pytest.param((1, 2), "etcd", "localhost:29777", r"\d+", id="drawn"),
+        pytest.param((1, 2), "rallypoint", "localhost", r"\d+", id="drawn-by-ours"),
+    ],
+)
+def test_job_without_a_name(
+    nodes: tuple[int, int],
+    backend: str,
+    endpoint: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is named as the command names it, else a name is drawn."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    config = LaunchConfig(*nodes, 1, rdzv_backend=backend, rdzv_endpoint=endpoint)
+    # Its options are refused after the job was named.
+    config.rdzv_configs["is_host"] = config.rdzv_configs["lease"] = "neither"
+
+    with pytest.raises(ValueError, match="neither"):
+        elastic_launch(config, print)()
+    assert re.fullmatch(name, config.run_id)
+
+
+def test_job_of_slurm_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes of a Slurm job find the same name."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_STEP_ID", "1")
+    config = LaunchConfig(2, 2, 1, rdzv_backend="rallypoint", rdzv_endpoint="localhost")
+    config.rdzv_configs["lease"] = "neither"
+
+    with pytest.raises(ValueError, match="neither"):
+        elastic_launch(config, print)()
+    assert config.run_id == "slurm-7.1"
 
 
 def test_negative_shutdown_timeout() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
 from rallypoint.base.addresses import (
     first_host,
     have_common_endpoint,
@@ -200,25 +200,14 @@ def _find_job_id(
         return str(rdzv_id)
     if is_alone(args):
         return fresh
-    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
-    if job:
-        return f"slurm-{job}.{step or 0}"
-    if hosting is not None:
-        return _name_by_port(hosting)
+    hosted_port = None if hosting is None else hosting.port
+    if (shared := find_shared_job_id(hosted_port, environment)) is not None:
+        return shared
     if args.master_addr:
         # A loopback address is the same on every host, so it would not distinguish jobs.
         master = host if is_loopback(_bare(args.master_addr)) else args.master_addr
         return f"{master}:{args.master_port or STATIC_PORT}"
     raise Unresolvable("a job of several nodes needs a name: give every node the same --job-id")
-
-
-def _name_by_port(hosting: Hosting) -> str:
-    """Return the name of a job that has no other, the same on all nodes that meet there.
-
-    Not the endpoint: nodes may spell its host differently, such as with and without a domain, and
-    would wait for each other in different jobs of the same coordinator.
-    """
-    return f"port-{hosting.port}"
 
 
 def _refuse_own_job(
