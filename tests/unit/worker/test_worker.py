@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
 from rallypoint.worker import session as sessions
-from rallypoint.worker.reporting import ProgressReports
+from rallypoint.worker.reporting import PAUSES_S, ProgressReports
 from support.clients.scripted import BROKEN, Caller
 from support.clients.scripts import LIMIT_S, run, run_worker
 
@@ -194,45 +196,134 @@ def test_forked_child_is_refused(notice_file: Path) -> None:
     assert "0\n" == done.stdout, done.stderr
 
 
-class Reports:
-    """A client that notes the reports, and answers when the test says so."""
+class Report:
+    """A report that a test lets end."""
 
     def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.is_done = True
+        self.status: grpc.StatusCode | None = None
+        self._looks: list[Callable[[Any], None]] = []
 
-    def begin_report(self, job_id: str, step: int, timeout_s: float, *, step_ago_ms: int) -> Any:
-        self.steps.append(step)
-        return self
+    def add_done_callback(self, look: Callable[[Any], None]) -> None:
+        self._looks.append(look)
 
     def done(self) -> bool:
-        return self.is_done
+        return self.status is not None
+
+    def code(self) -> grpc.StatusCode | None:
+        return self.status
 
     def result(self, timeout: float) -> Any:
+        if self.status is None:
+            raise grpc.FutureTimeoutError
+        if self.status is not grpc.StatusCode.OK:
+            raise Failed
         return worker_pb2.ReportProgressResponse()
+
+    def end(self, status: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        self.status = status
+        for look in self._looks:
+            look(self)
+
+
+class Failed(grpc.RpcError):
+    """A call that has failed."""
+
+
+class Reports:
+    """A client that notes the reports, and a clock that runs when the test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        """The step of each report, and how many ms ago it was reached."""
+        self.reports: list[Report] = []
+        self.now_s = 100.0
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def begin_report(self, job_id: str, step: int, timeout_s: float, *, step_ago_ms: int) -> Any:
+        self.sent.append((step, step_ago_ms))
+        self.reports.append(Report())
+        return self.reports[-1]
+
+    def make(self) -> ProgressReports:
+        client: Any = self
+        return ProgressReports(client, "j", lambda: self.now_s, self._wait)
+
+    def _wait(self, pause_s: float, act: Callable[[], None]) -> None:
+        self._timers.append((self.now_s + pause_s, act))
+
+    def let_pass(self, seconds: float) -> None:
+        """Let time pass, and call what waits for it."""
+        ends_s = self.now_s + seconds
+        while due := sorted((one for one in self._timers if one[0] <= ends_s), key=itemgetter(0)):
+            self._timers.remove(due[0])
+            self.now_s = due[0][0]
+            due[0][1]()
+        self.now_s = ends_s
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, _ in self.sent]
 
 
 def test_reports_are_seldom_and_wait_for_nothing() -> None:
     """One a second at most, none beside another, none without news; the last one at the end."""
-    client, now_s = Reports(), [100.0]
-    reports = ProgressReports(client, "j", lambda: now_s[0])  # type: ignore[arg-type]
+    client = Reports()
+    reports = client.make()
     for step in range(1, 50):
         reports.note(step)
-    now_s[0] += 1.0
-    reports.note(50)
-    now_s[0] += 1.0
-    client.is_done = False
-    reports.note(51)
-    client.is_done = True
-    reports.note(50)
-    now_s[0] += 5.0
+    assert [1] == client.steps
+    client.reports[-1].end()
+    client.let_pass(1.0)
     reports.note(40)
-    reports.note(52)
-    reports.note(53)
+    reports.note(50)
+    assert [1, 49] == client.steps
+    client.let_pass(5.0)
+    assert [1, 49] == client.steps  # the report before has no answer yet
+    client.reports[-1].end()
+    client.let_pass(1.0)
+    client.reports[-1].end()
+    reports.note(51)
     reports.flush()
+    client.reports[-1].end()
     reports.flush()
 
-    assert [1, 50, 51, 52, 53] == client.steps
+    assert [1, 49, 50, 51] == client.steps
+
+
+def test_last_step_before_a_hang_is_reported() -> None:
+    """Also if it came within a second of another, and no other one follows."""
+    client = Reports()
+    reports = client.make()
+    reports.note(48)
+    client.reports[-1].end()
+    client.let_pass(0.25)
+    reports.note(49)
+    client.let_pass(60.0)
+
+    assert [(48, 0), (49, 750)] == client.sent
+
+
+def test_last_step_outlives_an_absence_of_the_coordinator() -> None:
+    """A report that no one has heard is repeated, after pauses that grow, and with an end."""
+    client = Reports()
+    client.make().note(7)
+    for _ in PAUSES_S:
+        client.reports[-1].end(grpc.StatusCode.UNAVAILABLE)
+        client.let_pass(1.5 * PAUSES_S[-1])
+    client.reports[-1].end(grpc.StatusCode.UNAVAILABLE)
+    client.let_pass(60.0)
+
+    assert [7] * (len(PAUSES_S) + 1) == client.steps
+
+
+def test_refused_step_is_not_repeated() -> None:
+    """Its round is over."""
+    client = Reports()
+    client.make().note(7)
+    client.reports[-1].end(grpc.StatusCode.ABORTED)
+    client.let_pass(60.0)
+
+    assert [7] == client.steps
 
 
 async def test_only_rank_0_reports(at: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
