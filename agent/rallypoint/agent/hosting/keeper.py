@@ -120,7 +120,6 @@ class Keeper:
             self.is_host = await self._names.begin(partial(is_host, self.hosting)).future
         if not self.is_host:
             return
-        self._announce()
         end_s = time.monotonic() + START_S_MAX
         while (place := await self._find_listener()) is None:
             if self._process is None:
@@ -132,6 +131,7 @@ class Keeper:
                 return  # the attempt to connect will say that nothing answers
             else:
                 await asyncio.sleep(LOOK_S)
+        self._announce()
         if not self._is_known:
             await self._identify(*place)
 
@@ -232,11 +232,11 @@ class Keeper:
                 raise
             log.warning("coordinator_not_started", why=str(error), then="retrying")
             return False
-        self._announce()
         return True
 
     def _announce(self) -> None:
-        if self._is_announced or self._process is None:
+        """Log the coordinator that listens, if it is this agent's, and was not logged before."""
+        if self._is_announced or self._process is None or not self._process.has_journal():
             return
         self._is_announced = True
         hosting = self.hosting

@@ -187,15 +187,19 @@ def test_two_keepers_use_one_coordinator_and_start_it_again(port: int) -> None:
 
 @pytest.mark.long
 def test_keepers_that_start_at_once_get_one_coordinator(port: int) -> None:
-    """One has the port; the process of the other ends, and its keeper is content."""
+    """One has the port, and is logged; the process of the other ends, and its keeper is content."""
     before = set(spared_children)
     one, two = keeper(port), keeper(port)
 
     async def both() -> None:
         await asyncio.gather(one.prepare(), two.prepare())
 
-    asyncio.run(both())
+    with capture_logs() as lines:
+        asyncio.run(both())
 
+    said = [line for line in lines if line["event"] == "coordinator_started"]
+    assert len(said) == 1
+    assert not ended(said[0]["pid"])
     assert len(started(before)) == 2
     assert await_any_exit(started(before), 20_000)
     assert len([pid for pid in started(before) if not ended(pid)]) == 1
