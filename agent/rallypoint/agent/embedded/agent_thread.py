@@ -20,6 +20,7 @@ from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.embedded.ended import Ended, EndKind, find_kind
 from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.agent.life import take_part
@@ -139,6 +140,19 @@ class EmbeddedAgent:
         """True while there is a session. It may change at any time."""
         agent = getattr(self, "agent", None)
         return agent is not None and agent.state.away_since_ms is None
+
+    @property
+    def is_finishing(self) -> bool:
+        """True once the run is over, also while workers here are still to be stopped."""
+        agent = getattr(self, "agent", None)
+        ending = None if agent is None else agent.state.ending
+        return ending is not None and ending.kind is GoodbyeKind.FINISHED
+
+    @property
+    def run_ending(self) -> str:
+        """The answer that the run before has to end first; empty: it has ended."""
+        agent = getattr(self, "agent", None)
+        return "" if agent is None else str(agent.link.run_ending)
 
     @property
     def node_name(self) -> str:
@@ -301,12 +315,16 @@ class EmbeddedAgent:
         if agent is None or self._error:
             return Ended(kind=EndKind.FAILED, exit_code=EXIT_SOFTWARE, text=self._error)
         finished, here = self._outcome or (None, None)
+        kind = find_kind(
+            agent.state.ending,
+            has_left=self._has_left,
+            is_refused=agent.is_dismissed,
+            is_run_ending=bool(self.run_ending),
+        )
         return Ended(
-            kind=find_kind(
-                agent.state.ending, has_left=self._has_left, is_refused=agent.is_dismissed
-            ),
+            kind=kind,
             exit_code=exit_code,
-            text=agent.exit_text,
+            text=self.run_ending if kind is EndKind.CLOSED else agent.exit_text,
             finished=finished,
             last_round=here,
             was_spare=self._was_spare,

@@ -20,6 +20,7 @@ class EndKind(Enum):
     RELEASED = "released"  # the node was drained; the run continues without it
     REFUSED = "refused"  # the coordinator does not take this agent
     UNREACHABLE = "unreachable"  # no coordinator answered in time
+    CLOSED = "closed"  # the run before was still ending, and this node waited long enough
     LEFT = "left"  # the program around the agent left the job
     FAILED = "failed"  # the agent could not continue
 
@@ -40,13 +41,16 @@ class Ended(Struct, frozen=True, kw_only=True):
     """The last round of the run was one without this node."""
 
 
-def find_kind(ending: Ending | None, *, has_left: bool, is_refused: bool) -> EndKind:
+def find_kind(
+    ending: Ending | None, *, has_left: bool, is_refused: bool, is_run_ending: bool
+) -> EndKind:
     """Return why an agent has ended.
 
     Args:
         ending: what its core decided; None: it could not decide any more.
         has_left: the program around the agent asked to leave.
         is_refused: the coordinator has refused it.
+        is_run_ending: the coordinator's last answer was that the run before has to end first.
     """
     if ending is None:
         return EndKind.FAILED
@@ -57,5 +61,5 @@ def find_kind(ending: Ending | None, *, has_left: bool, is_refused: bool) -> End
     if ending.kind is GoodbyeKind.DRAINED:
         return EndKind.RELEASED
     if ending.exit_code == EXIT_UNREACHABLE:
-        return EndKind.UNREACHABLE
+        return EndKind.CLOSED if is_run_ending else EndKind.UNREACHABLE
     return EndKind.LEFT if has_left else EndKind.FAILED

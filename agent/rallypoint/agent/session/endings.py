@@ -27,6 +27,7 @@ class BrokenStream(Exception):
         *,
         is_silent: bool = False,
         is_undecided: bool = False,
+        is_run_ending: bool = False,
     ) -> None:
         """Keep what happened.
 
@@ -35,10 +36,12 @@ class BrokenStream(Exception):
             retry_s: how long the coordinator asks the agent to wait, in seconds.
             is_silent: the coordinator says nothing, although the connection stands.
             is_undecided: no coordinator can decide anything, and the text says why.
+            is_run_ending: the run before has to end first.
         """
         super().__init__(text)
         self.retry_s = retry_s
         self.is_undecided = is_undecided
+        self.is_run_ending = is_run_ending
         self.is_silent = is_silent
 
 
@@ -123,7 +126,7 @@ def read_ending(
     if code is grpc.StatusCode.UNIMPLEMENTED:
         # Another server or a proxy may answer while the coordinator is away.
         return Misunderstood(EXIT_USAGE, f"{NO_COORDINATOR} {address}")
-    retry_s, is_undecided = 0.0, False
+    retry_s, is_undecided, is_run_ending = 0.0, False, False
     if metadata:
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.durations import to_ms
@@ -138,6 +141,7 @@ def read_ending(
         if details.reason in DENIALS:
             return Denied(EXIT_DENIED, f"the coordinator refused: {text}")
         is_undecided = details.reason == "STORE_UNAVAILABLE"
+        is_run_ending = isinstance(detail, details_pb2.PreviousRunEnding)
         retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
         if isinstance(detail, details_pb2.NotOwner):
             return Redirected(text, detail.address, retry_s)
@@ -151,4 +155,4 @@ def read_ending(
             return kind(exit_code, text or "refused")
     if is_undecided:
         return BrokenStream(text, retry_s, is_undecided=True)
-    return BrokenStream(plain_reason(text, code), retry_s)
+    return BrokenStream(plain_reason(text, code), retry_s, is_run_ending=is_run_ending)

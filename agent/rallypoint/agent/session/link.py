@@ -97,6 +97,8 @@ class _End(Struct):
     """Another coordinator is more likely to answer."""
     is_undecided: bool = False
     """No coordinator can decide anything, and `why` says what keeps it."""
+    is_run_ending: bool = False
+    """The run before has to end first, as `why` says."""
     owner: str = ""
     """`host:port` of the coordinator that owns the job; empty: no other one, or unknown."""
 
@@ -140,6 +142,8 @@ class Link:
         """Why the coordinator has refused the agent, or a message, as it was logged last."""
         self.is_answered = False
         """A coordinator has answered, if only to say why it cannot serve, or which one does."""
+        self.run_ending = ""
+        """The answer that the run before has to end first; empty: it has ended."""
         self._beat_at = 0.0
         """When the next heartbeat is due, in the loop's time; 0 at the start of a connection."""
 
@@ -167,6 +171,7 @@ class Link:
             end = await self._connection()
             if end is None:
                 return
+            self.run_ending = end.why if end.is_run_ending else ""
             if end.is_understood and self.exchange.is_welcome:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
@@ -200,7 +205,13 @@ class Link:
             is_refused = broken.retry_s > 0 and not self.exchange.is_welcome
             self.is_answered = broken.is_undecided or is_refused
             moves = broken.is_silent or not self.exchange.is_welcome
-            return _End(str(broken), broken.retry_s, moves=moves, is_undecided=broken.is_undecided)
+            return _End(
+                str(broken),
+                broken.retry_s,
+                moves=moves,
+                is_undecided=broken.is_undecided,
+                is_run_ending=broken.is_run_ending,
+            )
         except Denied as denied:
             return await self._on_denied(denied)
         except AccessFailed as failed:  # files of no use, and none from before

@@ -280,6 +280,8 @@ def describe_end(ended: Ended) -> RendezvousError:
             return RendezvousGracefulExitError(text)
         case EndKind.FAILED:
             return RendezvousError(text)
+        case EndKind.CLOSED:
+            return RendezvousClosedError(text)
         case EndKind.LEFT:
             return RendezvousClosedError("this node has left the job")
     finished = ended.finished

@@ -41,6 +41,8 @@ def to_error(ended: Ended, job_id: str, endpoint: str, why_absent: str) -> api.R
             return api.RendezvousGracefulExitError(f"this node left job {job_id}: {ended.text}")
         case EndKind.FINISHED:
             return _finished_error(ended, job_id)
+        case EndKind.CLOSED:
+            return api.RendezvousClosedError(ended.text)
         case EndKind.LEFT:
             return api.RendezvousClosedError(f"this node has left job {job_id}: {ended.text}")
 

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
-from rallypoint.agent.embedded.ended import Ended
+from rallypoint.agent.embedded.ended import Ended, EndKind
 from rallypoint.agent.embedded.foreign import ForeignWorkers
 from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
@@ -67,6 +67,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._announced = 0
         """The round whose end `num_nodes_waiting` has announced."""
         self._pid = os.getpid()
+        self._was_known: bool | None = None
+        """What `shutdown` has returned; None: the handler is in use."""
 
     # --- what torch asks ---
 
@@ -126,7 +128,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def is_closed(self) -> bool:
         """Return whether the job has ended, as far as this node knows."""
         ended = self._workers.ended
-        return ended is not None and ended.finished is not None
+        if ended is not None:
+            return ended.finished is not None or ended.kind is EndKind.CLOSED
+        return self._agent is not None and self._agent.is_finishing
 
     def set_closed(self) -> None:
         """End the job for all its nodes.
@@ -156,7 +160,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         error = sys.exc_info()[1]
         if self._agent is None or is_too_early(sys._getframe(1)):
             return True
-        is_known = self._leave(find_farewell(error))
+        if self._was_known is not None:
+            return self._was_known
+        is_known = self._was_known = self._leave(find_farewell(error))
         ended = self._workers.ended
         if ended is not None and is_crash_of_spare(error):
             # Without this, torchrun would fail with that AttributeError (pytorch#133380).
@@ -169,10 +175,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def _begin(self) -> None:
         """Start the agent, unless it runs."""
-        if self._agent is not None and self._workers.ended is None:
-            return
-        if self._agent is not None and self.is_closed():
+        ended = self._workers.ended
+        if self._agent is not None and (ended is None or ended.finished is not None):
             return  # no other agent would change that
+        self._was_known = None
         self._workers = ForeignWorkers(counts_workers=False)
         workers = self._workers
         self._agent = EmbeddedAgent(
@@ -201,8 +207,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             # The coordinator has the same limit, and its verdict says more.
             order = self._workers.wait_ended(VERDICT_S)
         if order is None:
-            why = self._describe_wait()
+            why, run_ending = self._describe_wait(), agent.run_ending
             agent.close("torchrun gave up waiting for a round", LEAVE_S_MAX)
+            if run_ending:
+                raise torch_api.RendezvousClosedError(run_ending)
             raise torch_api.RendezvousTimeoutError(
                 f"job {self._conf.run_id}: no round was formed within {self._conf.join_s:g} s"
                 f"{why} (--rdzv-conf join_timeout)"

@@ -178,6 +178,32 @@ def test_closed(pair: tuple[Handler, Handler]) -> None:
         assert one.is_closed()
 
 
+def test_closed_while_workers_run(job: Handlers, pair: tuple[Handler, Handler]) -> None:
+    """It looks closed on every node at once, and a node that comes meanwhile does not wait long."""
+    first, second = pair
+    assert not first.is_closed() and not second.is_closed()
+    first.set_closed()
+    wait_stopped(first)
+    wait_stopped(second)
+    assert first.is_closed() and second.is_closed()
+    limits: tuple[dict[str, float], ...] = (
+        {"read_timeout": 0.5, "join_timeout": 60},
+        {"read_timeout": 60, "join_timeout": 0.5},
+    )
+    for config in limits:
+        third = job.new("n2", **config)
+        with pytest.raises(api.RendezvousClosedError, match="run 1 of job j is still ending"):
+            third.next_rendezvous()
+
+
+def test_shutdown_again(job: Handlers) -> None:
+    """A second `shutdown` returns what the first did, also where the job has not ended yet."""
+    first, second = job.new("n0", close_timeout=0.1), job.new("n1")
+    job.form(first, second)
+
+    assert [True, True] == [first.shutdown(), first.shutdown()]
+
+
 def test_spare(job: Handlers) -> None:
     """A spare exits with 0 when the job ends, where torch alone would crash."""
     job.nodes = (1, 1)
