@@ -64,6 +64,8 @@ class Launch(Struct, frozen=True):
     """Run a function; `script` is its name, for people."""
     limits_threads: bool = True
     """Several workers on a node get OMP_NUM_THREADS=1, unless it is set."""
+    master_addr: str = ""
+    """MASTER_ADDR of the workers; empty: the round's."""
     cpus: tuple[tuple[int, ...], ...] = ()
     """CPUs of the worker with each local rank; empty: workers are not bound."""
 
@@ -153,6 +155,7 @@ def worker_environment(
     files: WorkerFiles,
     virtual_local_rank: bool = False,
     limits_threads: bool = True,
+    master_addr: str = "",
     ours: Iterable[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -165,6 +168,7 @@ def worker_environment(
         files: paths that its variables name.
         virtual_local_rank: let it see only its GPU, as device 0.
         limits_threads: set OMP_NUM_THREADS if there are several workers, and it is not set.
+        master_addr: replaces the address of the round's rank 0; empty: it stays.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     environment = without_access(parent)
@@ -178,7 +182,7 @@ def worker_environment(
         WORLD_SIZE=str(order.header.world_size),
         GROUP_WORLD_SIZE=str(order.header.group_world_size),
         ROLE_WORLD_SIZE=str(order.assignment.role_world_size),
-        MASTER_ADDR=order.header.master_addr,
+        MASTER_ADDR=master_addr or order.header.master_addr,
         MASTER_PORT=str(order.header.master_port),
         TORCHELASTIC_RESTART_COUNT=str(order.header.restart_count),
         TORCHELASTIC_MAX_RESTARTS=str(order.max_restarts),

@@ -369,6 +369,7 @@ class Launcher(Struct):
             files=files,
             virtual_local_rank=self.launch.virtual_local_rank,
             limits_threads=self.launch.limits_threads,
+            master_addr=self.launch.master_addr,
             ours=ours,
         )
 

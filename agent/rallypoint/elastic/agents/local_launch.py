@@ -61,6 +61,7 @@ def new_local_seat(
         virtual_local_rank=spec.virtual_local_rank,
         limits_threads=False,  # torchrun does that, but torch's Python API leaves it to the program
         cpus=_find_cpus(spec),
+        master_addr=spec.master_addr or "",
     )
     if spec.virtual_local_rank:
         try:

@@ -40,7 +40,7 @@ class WorkerSpec:
     master_port: int | None = None
     """Port that rank 0 of this node offers for the workers' store; None: a free one per round."""
     master_addr: str | None = None
-    """Replaces the address of rank 0 in the workers' environment; None: the round's."""
+    """MASTER_ADDR of this node's workers; None: the address of the round's rank 0."""
     local_addr: str | None = None
     """Address of this node for workers elsewhere; None: the one that leads to the coordinator."""
     event_log_handler: str = "null"

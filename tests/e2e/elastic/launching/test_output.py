@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -122,6 +123,29 @@ def test_environment_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.Mo
     elastic_launch(config(signals_to_handle="SIGTERM"), "sh")("-c", line)
 
     assert target.read_text() == "x SIGTERM\n"
+
+
+def test_workers_get_the_address_and_port_of_the_specification(tmp_path: Path) -> None:
+    """What the specification says replaces the round's address, as in the agent's own group."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    target = tmp_path / "out"
+    parameters = RendezvousParameters("rallypoint", "", tmp_path.name, 1, 1)
+    agent = LocalElasticAgent(
+        WorkerSpec(
+            *("r", 1, get_rendezvous_handler(parameters)),
+            entrypoint="sh",
+            args=("-c", f"echo $MASTER_ADDR $MASTER_PORT > {target}"),
+            master_addr="some.host",
+            master_port=port,
+        ),
+        DefaultLogsSpecs(),
+    )
+
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert target.read_text() == f"some.host {port}\n"
+    group = agent.get_worker_group()
+    assert (group.master_addr, group.master_port) == ("some.host", port)
 
 
 def test_helper_that_dies_takes_no_child_of_the_program(tmp_path: Path) -> None:
