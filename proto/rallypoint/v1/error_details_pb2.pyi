@@ -180,6 +180,10 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """None of the caller's roles allows the call. Do not retry."""
     REFUSAL_REASON_JOB_NOT_ALLOWED: _RefusalReason.ValueType  # 59
     """The caller is allowed some jobs, and not the one of this call, or not all jobs. Do not retry."""
+    REFUSAL_REASON_NODES_MISSING: _RefusalReason.ValueType  # 60
+    """The update would stop a running round to wait for nodes that are not there. Do not retry before they
+    are, or without require_nodes.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Why the coordinator refused something. Every refusal carries google.rpc.ErrorInfo with the domain
@@ -340,6 +344,10 @@ REFUSAL_REASON_ROLE_NOT_ALLOWED: RefusalReason.ValueType  # 58
 """None of the caller's roles allows the call. Do not retry."""
 REFUSAL_REASON_JOB_NOT_ALLOWED: RefusalReason.ValueType  # 59
 """The caller is allowed some jobs, and not the one of this call, or not all jobs. Do not retry."""
+REFUSAL_REASON_NODES_MISSING: RefusalReason.ValueType  # 60
+"""The update would stop a running round to wait for nodes that are not there. Do not retry before they
+are, or without require_nodes.
+"""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 class _StaleKind:

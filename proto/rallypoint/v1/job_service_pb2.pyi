@@ -645,6 +645,7 @@ class UpdateJobRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REQUIRE_NODES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     request_id: _builtins.str
@@ -655,6 +656,11 @@ class UpdateJobRequest(_message.Message):
     """
     reason: _builtins.str
     """Why; at most 1,024 characters. The event and the log show it."""
+    require_nodes: _builtins.bool
+    """The request is refused (REFUSAL_REASON_NODES_MISSING) and changes nothing if it would stop a running
+    round although fewer than min_nodes nodes are there for the next one: those that drain or are
+    cordoned do not count. Absent (false): the round stops, and the next one waits for nodes.
+    """
     @_builtins.property
     def update(self) -> Global___JobUpdate:
         """What to change."""
@@ -672,10 +678,11 @@ class UpdateJobRequest(_message.Message):
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         revision: _builtins.int = ...,
         reason: _builtins.str = ...,
+        require_nodes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason", "request_id", b"request_id", "revision", b"revision", "update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason", "request_id", b"request_id", "require_nodes", b"require_nodes", "revision", b"revision", "update", b"update", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

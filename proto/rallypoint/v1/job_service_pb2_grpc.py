@@ -197,7 +197,8 @@ class JobServiceServicer(object):
     def UpdateJob(self, request, context):
         """Changes the specification of the run until it ends. A round with too few or too many nodes is
         stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-        UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
+        UnknownJob; FAILED_PRECONDITION when the run has ended, or with require_nodes; ABORTED with
+        SpecChanged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -90,7 +90,8 @@ class JobServiceStub:
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
     """Changes the specification of the run until it ends. A round with too few or too many nodes is
     stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-    UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
+    UnknownJob; FAILED_PRECONDITION when the run has ended, or with require_nodes; ABORTED with
+    SpecChanged.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]
     """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
@@ -160,7 +161,8 @@ class JobServiceAsyncStub(JobServiceStub):
     UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
     """Changes the specification of the run until it ends. A round with too few or too many nodes is
     stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-    UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
+    UnknownJob; FAILED_PRECONDITION when the run has ended, or with require_nodes; ABORTED with
+    SpecChanged.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Forgets a job that has ended, with its history. FAILED_PRECONDITION when it has not ended: cancel
@@ -287,7 +289,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
         """Changes the specification of the run until it ends. A round with too few or too many nodes is
         stopped, without charging a restart; with more room, nodes join as in any growth. NOT_FOUND with
-        UnknownJob; FAILED_PRECONDITION when the run has ended; ABORTED with SpecChanged.
+        UnknownJob; FAILED_PRECONDITION when the run has ended, or with require_nodes; ABORTED with
+        SpecChanged.
         """
 
     @_abc_1.abstractmethod

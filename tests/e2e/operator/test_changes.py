@@ -108,6 +108,11 @@ def test_refusals_say_what_to_do(world: World) -> None:
         refused(world, 2, "resize", job, "4:2") == "nodes: '4:2' does not satisfy 1 <= MIN <= MAX"
     )
     assert refused(world, 2, "resize", job) == "give N, MIN:MAX or --max-restarts N"
+    assert refused(world, 1, "resize", job, "5") == (
+        f"job {job} has 1 of 5 nodes: its workers would stop and wait for more; keep MIN to "
+        "grow as nodes come: rallypoint resize JOB MIN:MAX; or --force"
+    )
+    assert world.jobs.get(job).round.header.number == 1, "the workers run on"
 
     assert done(world, "cancel", job).startswith(f"{job}: run 1 is cancelled")
     assert agent.wait() == 1

@@ -108,6 +108,8 @@ def _update(rng: Random, world: World, job: JobPlan) -> jobs_pb2.UpdateJobReques
     server = world.server_of(job.job_id)
     if rng.random() < 0.4 and server is not None:
         request.revision = server.state.revision_of(job.job_id)
+    # Not drawn: the rest of the plan of every seed stays as it is.
+    request.require_nodes = update.min_nodes % 2 == 1
     return request
 
 

@@ -19,6 +19,7 @@ from rallypoint.server.core.messages.records import (
 )
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import REQUESTED, RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -44,6 +45,7 @@ class OperationsHold(Checker):
     * A restart stops the round that was meant, and only requests stop rounds for one. It is free.
     * A created run has the specification that was requested, and a changed one what was changed.
     * Every round fits the specification of its run as it is then, and so do its restarts.
+    * A change that requires its nodes stops no round while fewer are there.
     """
 
     def __init__(self, world: World) -> None:
@@ -115,15 +117,16 @@ class OperationsHold(Checker):
                 wanted = [header.number] if header is not None and is_meant else []
                 self.require(stops == wanted, f"{input} stopped {stops} and not {wanted}")
             case inputs.UpdateJob():
-                self._judge_update(key, input, records)
+                self._judge_update(server, input, records)
             case inputs.Cordon(name=name):
                 healths = [one.health for one in records if isinstance(one, NodeHealthChanged)]
                 is_cordoned = any(one.name == name and one.cordoned for one in healths)
                 self.require(is_cordoned, f"{input} cordoned nothing")
 
     def _judge_update(
-        self, key: tuple[int, JobId], input: inputs.UpdateJob, records: tuple[Record, ...]
+        self, server: Server, input: inputs.UpdateJob, records: tuple[Record, ...]
     ) -> None:
+        key = (server.life, input.job_id)
         before = self._specs[key]
         found = next((one.spec for one in records if isinstance(one, JobUpdated)), before)
         for name in ("min_nodes", "max_nodes"):
@@ -136,6 +139,14 @@ class OperationsHold(Checker):
             fits = found.min_nodes <= header.group_world_size <= found.max_nodes
             stops = [one.reason for one in records if isinstance(one, RoundStopped)]
             self.require(fits or RoundReason.RESIZED in stops, f"{header} runs on after {input}")
+            nodes = [server.state.nodes[one] for one in server.state.sessions[input.job_id]]
+            there = [
+                node
+                for node in nodes
+                if node.drain is None and node.eligibility is not Eligibility.CORDONED
+            ]
+            is_enough = fits or len(there) >= found.min_nodes
+            self.require(is_enough or not input.require_nodes, f"{input} stops {header} for nodes")
 
     # --- the journal ---
 

@@ -84,6 +84,16 @@ def _keep_an_unfit_round() -> list[Patch]:
     return [(operations, "_fits", lambda spec, round: True)]
 
 
+def _stop_for_missing_nodes() -> list[Patch]:
+    """Stop a round to wait for nodes, although the request requires them."""
+
+    def update(draft: Any, job: Any, operation: Any) -> Any:
+        return real(draft, job, replace(operation, require_nodes=False))
+
+    real = operations._update
+    return [(operations, "_update", update)]
+
+
 def _delete_nothing() -> list[Patch]:
     """Answer that a job was deleted, and keep it."""
     return [(operations, "drop_job", lambda draft, job: None)]
@@ -139,6 +149,7 @@ OPERATION_BUGS: dict[str, Bug] = {
     "charge a requested restart": (_charge_a_request, HOLD),
     "cancel later": (_cancel_later, HOLD),
     "keep an unfit round": (_keep_an_unfit_round, HOLD),
+    "stop for missing nodes": (_stop_for_missing_nodes, HOLD),
     "delete nothing": (_delete_nothing, HOLD),
     "update in secret": (_update_in_secret, HOLD | {"ReplayIsMemory"}),
     "restart any round": (_restart_any_round, HOLD),

@@ -255,6 +255,7 @@ def requests(node_name: str) -> dict[str, Message]:
             request_id="c3",
             update_mask=FieldMask(paths=["min_nodes", "max_nodes", "max_restarts"]),
             revision=2**52,
+            require_nodes=True,
         ),
         "DeleteJob": job_service_pb2.DeleteJobRequest(job_id=JOB, run=1, request_id="c4"),
         "ListNodes": node_service_pb2.ListNodesRequest(job_id=JOB, page_size=2, page_token="1:0"),

@@ -33,7 +33,7 @@ RANK = barrier_pb2.Participant(rank=0)
 RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
 DRAIN = {"drain_timeout_s": 60.0}
 WHY = {"reason": "repaired"}
-UPDATE = {"revision": 7, **WHY}
+UPDATE = {"revision": 7, "require_nodes": True, **WHY}
 COMPACTED = pack_status(
     grpc.StatusCode.OUT_OF_RANGE.value[0],
     "compacted",

@@ -21,6 +21,7 @@ SHOWN_MAX = 3
 
 _NEXT_STEPS = {
     "SPEC_IMPOSSIBLE": "give both ends: rallypoint resize JOB MIN:MAX",
+    "NODES_MISSING": "keep MIN to grow as nodes come: rallypoint resize JOB MIN:MAX; or --force",
     "SPEC_CHANGED": "another operator has changed it: look at it, and try again",
     "JOB_OPEN": "look at it: rallypoint status JOB",
     "LATER_RUN": "leave out --run for the latest",

@@ -57,12 +57,22 @@ def restart_job(
 
 
 def update_job(
-    job_id: str, update: jobs_pb2.JobUpdate, revision: int, reason: str = ""
+    job_id: str,
+    update: jobs_pb2.JobUpdate,
+    revision: int,
+    reason: str = "",
+    *,
+    require_nodes: bool = False,
 ) -> Call[jobs_pb2.UpdateJobRequest, jobs_pb2.UpdateJobResponse]:
     """Change the specification of a run. The mask names what is set."""
     mask = FieldMask(paths=[field.name for field, _ in update.ListFields()])
     request = jobs_pb2.UpdateJobRequest(
-        job_id=job_id, update=update, update_mask=mask, revision=revision, reason=reason
+        job_id=job_id,
+        update=update,
+        update_mask=mask,
+        revision=revision,
+        reason=reason,
+        require_nodes=require_nodes,
     )
     return _once(UPDATE_JOB, request)
 

@@ -41,10 +41,14 @@ class AsyncOperations:
         *,
         revision: int = 0,
         reason: str = "",
+        require_nodes: bool = False,
         timeout_s: float | None = None,
     ) -> jobs_pb2.UpdateJobResponse:
-        """Change what is set in `update`, if no operator has changed it since `revision`."""
-        call = operations.update_job(job_id, update, revision, reason)
+        """Change what is set in `update`, if no operator has changed it since `revision`.
+
+        With `require_nodes` it stops no round to wait for nodes that are not there: `Refused`.
+        """
+        call = operations.update_job(job_id, update, revision, reason, require_nodes=require_nodes)
         return await self._transport.run(call, timeout_s)
 
     async def delete_job(

@@ -103,14 +103,17 @@ def resize(
             show_default=False,
         ),
     ] = -1,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="stop the workers even if nodes are missing")
+    ] = False,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,
 ) -> None:
     """Change how many nodes a job takes, or how many restarts, until its run ends.
 
-    A round with too few or too many nodes is stopped and begins again with those that fit. With
-    more room nodes join as they come. The agents' own flags do not change. --wait: until a round
-    of that size runs.
+    A round with too few or too many nodes is stopped and begins again with those that fit. If there
+    are fewer than MIN, this is refused without --force. With more room nodes join as they come. The
+    agents' own flags do not change. --wait: until a round of that size runs.
     """
     from rallypoint.cli.operator.changes.goals import RoundFits
     from rallypoint.cli.operator.changes.words import describe_resize
@@ -126,7 +129,7 @@ def resize(
             raise CommandFailed(f"nodes: {error}", EXIT_USAGE) from None
     if max_restarts >= 0:
         update.max_restarts = max_restarts
-    answer = invocation.client.update_job(job, update, reason=reason)
+    answer = invocation.client.update_job(job, update, reason=reason, require_nodes=not is_forced)
     goal = RoundFits(answer.job.run, update) if nodes and answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
     _finish(invocation, answer, describe_resize(job, update, answer.job), goal, wait)

@@ -141,8 +141,12 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     spec = replace(spec, max_restarts=max(spec.max_restarts, job.counts.restart_count))
     if spec == job.spec:
         return None
+    stops = _stops_round(job, spec)
+    nodes = draft.tally(job.job_id).available
+    if stops and operation.require_nodes and nodes < spec.min_nodes:
+        missing = (("job_id", job.job_id), ("nodes", nodes), ("min_nodes", spec.min_nodes))
+        return Refusal(RefusalKind.NODES_MISSING, missing)
     fields = job.updated | operation.fields
-    sizes = (job.spec.min_nodes, job.spec.max_nodes)
     revision = draft.next_revision
     job = replace(job, spec=spec, updated=fields, spec_revision=revision)
     draft.put_job(job)
@@ -156,10 +160,8 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
         max_restarts=spec.max_restarts,
         why=operation.reason,
     )
-    is_resized = sizes != (spec.min_nodes, spec.max_nodes)
-    if is_resized and job.phase is Phase.RUNNING and job.round is not None:
-        if not _fits(spec, job.round):
-            stop(draft, job, RoundReason.RESIZED)
+    if stops:
+        stop(draft, job, RoundReason.RESIZED)
     return None
 
 
@@ -171,6 +173,15 @@ def _changed(spec: JobSpec, operation: inputs.UpdateJob) -> JobSpec:
     if operation.max_restarts is not None:
         spec = replace(spec, max_restarts=operation.max_restarts)
     return spec
+
+
+def _stops_round(job: Job, spec: JobSpec) -> bool:
+    """Return whether other numbers of nodes stop the running round: it does not fit them."""
+    before = (job.spec.min_nodes, job.spec.max_nodes)
+    if before == (spec.min_nodes, spec.max_nodes) or job.phase is not Phase.RUNNING:
+        return False  # an adopted round may fit neither
+    assert job.round is not None
+    return not _fits(spec, job.round)
 
 
 def _fits(spec: JobSpec, round: Round) -> bool:

@@ -19,8 +19,11 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
 
-_LATER_FIELDS: dict[type, str] = {UpdateJob: "reason", Uncordon: "reason"}
-"""A field that a kind of requests did not always have. While it is empty the digest leaves it out,
+_LATER_FIELDS: dict[type, tuple[str, ...]] = {
+    UpdateJob: ("reason", "require_nodes"),
+    Uncordon: ("reason",),
+}
+"""Fields that a kind of requests did not always have. While one is empty the digest leaves it out,
 so an older coordinator has the same digest of the same request."""
 
 
@@ -54,8 +57,9 @@ def _key_of(operation: Operation) -> str:
     """Return what is remembered of a request: its id, which has no spaces, and a digest of it."""
     kind = type(operation)
     fields = msgspec.to_builtins(replace(operation, request_id=""), order="deterministic")
-    if (later := _LATER_FIELDS.get(kind, "")) and not fields[later]:
-        del fields[later]
+    for later in _LATER_FIELDS.get(kind, ()):
+        if not fields[later]:
+            del fields[later]
     content = kind.__name__.encode() + msgspec.json.encode(fields)
     return f"{operation.request_id} {sha256(content).hexdigest()[:16]}"
 

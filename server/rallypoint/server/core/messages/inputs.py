@@ -307,6 +307,8 @@ class UpdateJob(Struct, frozen=True):
     """The same for every attempt; empty: it is not remembered."""
     reason: str = ""
     """Why, in words."""
+    require_nodes: bool = False
+    """Refuse it if a running round would stop to wait for nodes that are not there."""
 
     @property
     def fields(self) -> frozenset[str]:

@@ -43,6 +43,7 @@ class RefusalKind(Enum):
     JOB_OPEN = "job open"
     LATER_RUN = "later run"
     SPEC_IMPOSSIBLE = "spec impossible"
+    NODES_MISSING = "nodes missing"
     KEY_NOT_A_NUMBER = "key not a number"
     SUM_TOO_LARGE = "sum too large"
     REQUEST_ID_REUSED = "request id reused"

@@ -101,7 +101,7 @@ def drain_due_ms(job: Job, tally: Tally) -> int | None:
 
 def can_go_on(job: Job, tally: Tally) -> bool:
     """Return whether enough nodes would stay for another round."""
-    return tally.staying + tally.newcomers + tally.reserve >= job.spec.min_nodes
+    return tally.available >= job.spec.min_nodes
 
 
 def is_held(job: Job, tally: Tally, now_ms: int) -> bool:

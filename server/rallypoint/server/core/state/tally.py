@@ -31,6 +31,11 @@ class Tally(NamedTuple):
     staying: int = 0
     """Members that the next round may include: they neither drain nor are cordoned."""
 
+    @property
+    def available(self) -> int:
+        """How many nodes the next round can have if the running one stops now."""
+        return self.staying + self.newcomers + self.reserve
+
     def placeable(self, min_nodes: int) -> int:
         """Return how many nodes a round can have; the reserve counts only up to `min_nodes`."""
         return max(self.eligible, min(self.eligible + self.reserve, min_nodes))

@@ -109,6 +109,7 @@ def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
         revision=request.revision,
         request_id=request.request_id,
         reason=request.reason,
+        require_nodes=request.require_nodes,
     )
 
 

@@ -231,6 +231,12 @@ TABLE: dict[RefusalKind, Row] = {
         "min_nodes would be {min_nodes} and max_nodes {max_nodes}",
         "update",
     ),
+    RefusalKind.NODES_MISSING: Row(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        None,
+        "job {job_id} has {nodes} of {min_nodes} nodes: its workers would stop and wait for more",
+        "update.min_nodes",
+    ),
     RefusalKind.KEY_NOT_A_NUMBER: Row(
         grpc.StatusCode.FAILED_PRECONDITION,
         None,

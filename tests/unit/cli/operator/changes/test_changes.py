@@ -236,3 +236,23 @@ def test_a_resize_needs_something_to_change(
     assert lines[1].startswith("rallypoint resize: error: nodes: '2:1' does not satisfy")
     assert lines[2].startswith("rallypoint resize: error: nodes: ")
     client.update_job.assert_not_called()
+
+
+def test_a_resize_stops_no_round_for_missing_nodes(
+    client: Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only --force does, and the refusal says so."""
+    missing = refusal(Refused("job j has 2 of 5 nodes"), "NODES_MISSING")
+    client.update_job.side_effect = missing
+    assert app.main("resize", ["j", "5"]) == 1
+    found = capsys.readouterr().err
+    client.update_job.side_effect = None
+    client.update_job.return_value = jobs_pb2.UpdateJobResponse(job=summary(min_nodes=5))
+    assert app.main("resize", ["j", "5", "--force"]) == 0
+
+    assert found == (
+        "rallypoint resize: error: job j has 2 of 5 nodes; keep MIN to grow as nodes come: "
+        "rallypoint resize JOB MIN:MAX; or --force\n"
+    )
+    required = [call.kwargs["require_nodes"] for call in client.update_job.call_args_list]
+    assert required == [True, False]

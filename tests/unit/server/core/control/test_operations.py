@@ -221,6 +221,51 @@ def test_round_below_a_new_minimum_waits_for_nodes() -> None:
     assert bench.job().phase is Phase.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("absent", "min_nodes", "refused"),
+    [
+        ("", 3, None),  # c is a spare
+        ("", 4, RefusalKind.NODES_MISSING),
+        ("drain", 3, RefusalKind.NODES_MISSING),
+        ("cordon", 3, RefusalKind.NODES_MISSING),
+    ],
+)
+def test_no_round_stops_for_nodes_that_are_not_there(
+    absent: str, min_nodes: int, refused: RefusalKind | None
+) -> None:
+    """Unless the operator wants it. A refused change changes nothing, and may be sent again."""
+    bench = running()
+    bench.join("c")
+    if absent == "drain":
+        do(bench, inputs.DrainNode(JOB, NodeName("a"), 60_000, ""))
+    elif absent == "cordon":
+        do(bench, inputs.Cordon(JOB, NodeName("c"), ""))
+    update = inputs.UpdateJob(
+        JOB, min_nodes=min_nodes, max_nodes=5, request_id="r", require_nodes=True
+    )
+
+    assert do(bench, update) is refused
+    if refused is None:
+        assert bench.job().phase is Phase.STOPPING
+        return
+    assert (bench.job().phase, bench.job().spec) == (Phase.RUNNING, PAIR)
+    bench.check_journal()
+    assert do(bench, replace(update, min_nodes=2)) is None, "grow as nodes come"
+    assert bench.job().phase is Phase.RUNNING
+    forced = replace(update, require_nodes=False, request_id="s")
+    assert do(bench, forced) is None
+    assert bench.job().phase is Phase.STOPPING
+
+
+def test_smaller_job_needs_no_other_nodes() -> None:
+    """Those that are too many leave: enough are there."""
+    bench = running(JobSpec(min_nodes=1, max_nodes=3), "a", "b", "c")
+    update = inputs.UpdateJob(JOB, min_nodes=2, max_nodes=2, require_nodes=True)
+
+    assert do(bench, update) is None
+    assert bench.job().phase is Phase.STOPPING
+
+
 def test_agents_need_not_agree_with_what_was_changed() -> None:
     """They come back with the command line that they were started with."""
     bench = running()
