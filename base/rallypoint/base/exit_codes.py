@@ -16,5 +16,7 @@ sysexits.h."""
 EXIT_NO_REQUEUE = 93
 """A worker's exit code forbids another start of the job. Shells, Slurm and sysexits.h do not use
 this number, so a scheduler can act on it."""
+EXIT_CANCELLED = 94
+"""An operator cancelled the run, so a scheduler must not start it again."""
 EXIT_SIGNAL_BASE = 128
 """Added to the number of the signal that ended the agent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.base.exit_codes import (
+    EXIT_CANCELLED,
     EXIT_DENIED,
     EXIT_FAILED,
     EXIT_NO_REQUEUE,
@@ -23,6 +24,7 @@ EXIT_CODES = (
     (str(EXIT_UNREACHABLE), "no coordinator answered in time"),
     (str(EXIT_DENIED), "the coordinator does not accept this node's token or certificate"),
     (str(EXIT_NO_REQUEUE), "the job failed and must not be requeued"),
+    (str(EXIT_CANCELLED), "an operator cancelled the job; it must not be requeued"),
     (f"{EXIT_SIGNAL_BASE}+N", "ended by signal N"),
 )
 """Each code and its meaning."""

@@ -176,7 +176,8 @@ class Agent {
       const outcome = `the job ${OUTCOMES[finished.outcome] ?? 'ended'}`;
       const why = finished.verdict?.text ?? '';
       const text = why.startsWith(outcome) ? why : [outcome, why].filter((part) => part).join(': ');
-      const exitCode = finished.outcome === 'OUTCOME_SUCCEEDED' ? 0 : failed;
+      const codes = { OUTCOME_SUCCEEDED: 0, OUTCOME_CANCELLED: EXIT.cancelled };
+      const exitCode = codes[finished.outcome] ?? failed;
       this.#finish(exitCode, 'GOODBYE_REASON_FINISHED', text);
     }
   }

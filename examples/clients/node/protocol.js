@@ -33,7 +33,7 @@ const CONNECT_MS_MAX = 1000;
 const RETRY_MS_MAX = 60_000; // longest pause that a coordinator can ask for
 
 /** Exit codes of an agent; a signal n ends it with 128 + n. */
-export const EXIT = { failed: 1, refused: 2, bug: 70, unreachable: 75, noRequeue: 93 };
+export const EXIT = { failed: 1, refused: 2, bug: 70, unreachable: 75, noRequeue: 93, cancelled: 94 };
 
 // Reasons of refusals that another attempt cannot change, unless there is a RetryInfo.
 const FINAL = {

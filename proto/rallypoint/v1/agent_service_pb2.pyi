@@ -1355,7 +1355,7 @@ class Finished(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     NO_REQUEUE_FIELD_NUMBER: _builtins.int
     outcome: _job_pb2.Outcome.ValueType
-    """How it ended."""
+    """How it ended. After OUTCOME_CANCELLED the agent exits with code 94: the run must not be started again."""
     restart_count: _builtins.int
     """Restarts charged."""
     round: _builtins.int

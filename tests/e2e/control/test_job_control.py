@@ -31,7 +31,7 @@ def failure_of(world: World, method: str, **fields: Any) -> tuple[grpc.StatusCod
 
 
 def test_cancelled_job_ends_on_every_node(world: World) -> None:
-    """Agents stop their workers, print why, and exit with 1. Then the job can be deleted."""
+    """Agents stop their workers, print why, and exit with 94. Then the job can be deleted."""
     agents = [world.agent(name, "--max-restarts=3", nnodes="2") for name in ("a", "b")]
     workers = world.mailbox.workers(2)
     code, detail = failure_of(world, "DeleteJob")
@@ -39,7 +39,7 @@ def test_cancelled_job_ends_on_every_node(world: World) -> None:
     answer = operate(world, "CancelJob", reason="wrong data", request_id="r1")
     assert answer.job.outcome == job_pb2.OUTCOME_CANCELLED
 
-    assert [agent.wait() for agent in agents] == [1, 1]
+    assert [agent.wait() for agent in agents] == [94, 94]
     assert not any(Path("/proc", str(worker.pid)).exists() for worker in workers)
     for agent in agents:
         assert "the job was cancelled: wrong data" in agent.stderr()

@@ -39,7 +39,7 @@ OPERATIONS = 7
 CUT_S_MAX = 0.15
 """Longest time between a request and the end of its connection."""
 CUT_SHARE, REPEAT_SHARE = 0.5, 0.6
-CANCELLED = 1
+CANCELLED = 94
 """Exit code of an agent whose run was cancelled."""
 
 

@@ -82,9 +82,9 @@ def test_a_job_is_changed_from_a_shell(world: World) -> None:
     ]
 
     assert done(world, "cancel", job, "--reason", "enough") == (
-        f"{job}: run 1 is cancelled; its node stops the workers, and the agents exit with 1"
+        f"{job}: run 1 is cancelled; its node stops the workers, and the agents exit with 94"
     )
-    assert agents[0].wait() == 1
+    assert agents[0].wait() == 94
     assert done(world, "cancel", job).startswith(f"{job}: run 1 is cancelled")
 
 
@@ -115,7 +115,7 @@ def test_refusals_say_what_to_do(world: World) -> None:
     assert world.jobs.get(job).round.header.number == 1, "the workers run on"
 
     assert done(world, "cancel", job).startswith(f"{job}: run 1 is cancelled")
-    assert agent.wait() == 1
+    assert agent.wait() == 94
     assert refused(world, 1, "restart", job) == (
         f"run 1 of job {job} has ended: cancelled; its next run begins with its agents"
     )

@@ -8,6 +8,7 @@ from rallypoint.agent.core.leaving.away import ALONE_MS
 from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.core.state import AgentState, Ending
 from rallypoint.base.exit_codes import (
+    EXIT_CANCELLED,
     EXIT_FAILED,
     EXIT_NO_REQUEUE,
     EXIT_SIGNAL_BASE,
@@ -34,8 +35,8 @@ class ExitsClean(Checker):
     The code is judged when the agent decides to end. What happened to it first allows one code:
 
     * a signal: 143, for SIGTERM is the only one here;
-    * the outcome of its run: 0 for a success, 93 for one that must not be queued again, else 1, by
-      the journal of the coordinator that sent it;
+    * the outcome of its run: 0 for a success, 94 if it was cancelled, 93 if it failed and must not
+      be queued again, else 1, by the journal of the coordinator that sent it;
     * a request of an operator to drain it: 0;
     * a refusal for good: the code of the refusal;
     * no session for the coordinator timeout: 75; or 0 if its workers have all exited with 0, and no
@@ -62,6 +63,8 @@ class ExitsClean(Checker):
         code = EXIT_FAILED
         if record.outcome is Outcome.SUCCEEDED:
             code = 0
+        elif record.outcome is Outcome.CANCELLED:
+            code = EXIT_CANCELLED
         elif record.verdict is not None and record.verdict.consequence is Consequence.NO_REQUEUE:
             code = EXIT_NO_REQUEUE
         self._closed[(server.life, record.job_id, record.run)] = code

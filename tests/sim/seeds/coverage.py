@@ -128,7 +128,7 @@ EVERY: tuple[Row, ...] = (
     *_rows("refusal", RefusalKind),
     *_rows("disk", DiskFault),
     *(("record", kind.__name__) for kind in get_args(JournalRecord)),
-    *(("exit code", code) for code in ("0", "1", "2", "75", "93", "143")),
+    *(("exit code", code) for code in ("0", "1", "2", "75", "93", "94", "143")),
 )
 """Every row of every table."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rallypoint.agent.core import desired, reports
 from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Milestone, Stage
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
+from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model import desired as wished
@@ -208,8 +208,8 @@ def desired_here(wish: wished.Desired) -> desired.Desired:
         case wished.DesiredFinished(outcome=outcome, verdict=verdict):
             is_final = verdict is not None and verdict.consequence is Consequence.NO_REQUEUE
             failed = EXIT_NO_REQUEUE if is_final else EXIT_FAILED
-            code = 0 if outcome is Outcome.SUCCEEDED else failed
-            return desired.DesiredEnd(code, ENDS[outcome])
+            codes = {Outcome.SUCCEEDED: 0, Outcome.CANCELLED: EXIT_CANCELLED}
+            return desired.DesiredEnd(codes.get(outcome, failed), ENDS[outcome])
 
 
 ENDS = {

@@ -84,4 +84,4 @@ def test_every_exit_code_is_explained() -> None:
     """With its meaning, for --help and the documentation."""
     codes = [code for code, _ in exit_codes.EXIT_CODES]
 
-    assert codes == ["0", "1", "2", "70", "75", "77", "93", "128+N"]
+    assert codes == ["0", "1", "2", "70", "75", "77", "93", "94", "128+N"]

@@ -32,7 +32,7 @@ from rallypoint.agent.core.reports import (
 )
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.session.texts import limit_texts
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_NO_REQUEUE
+from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -68,6 +68,8 @@ _OUTCOMES = {
     job_pb2.OUTCOME_ABANDONED: "the job was abandoned",
     job_pb2.OUTCOME_CANCELLED: "the job was cancelled",
 }
+_EXIT_CODES = {job_pb2.OUTCOME_SUCCEEDED: 0, job_pb2.OUTCOME_CANCELLED: EXIT_CANCELLED}
+"""After other outcomes the job has failed."""
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
@@ -253,10 +255,9 @@ def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
             text = f"released: {to_printable_line(message.released.text)}"
             return DesiredEnd(0 if drained else EXIT_FAILED, text, is_release=True)
         case "finished":
-            succeeded = message.finished.outcome == job_pb2.OUTCOME_SUCCEEDED
             text = _OUTCOMES.get(message.finished.outcome, "the job ended")
             failed = EXIT_NO_REQUEUE if message.finished.no_requeue else EXIT_FAILED
-            return DesiredEnd(0 if succeeded else failed, text)
+            return DesiredEnd(_EXIT_CODES.get(message.finished.outcome, failed), text)
         case _:
             return None
 

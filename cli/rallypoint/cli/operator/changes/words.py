@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
+from rallypoint.base.exit_codes import EXIT_CANCELLED
 from rallypoint.cli.operator.views.words import describe_duration, describe_size, describe_state
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -34,7 +35,7 @@ def _agents(job: job_pb2.JobSummary) -> str:
     if not job.node_count:
         return ""
     nodes = "its node stops" if job.node_count == 1 else f"its {job.node_count} nodes stop"
-    return f"; {nodes} the workers, and the agents exit with 1"
+    return f"; {nodes} the workers, and the agents exit with {EXIT_CANCELLED}"
 
 
 def describe_restart(job_id: str, round: int, job: job_pb2.JobSummary) -> str:

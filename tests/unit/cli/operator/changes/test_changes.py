@@ -53,12 +53,12 @@ CANCELLED = {**CLOSED, "outcome": job_pb2.OUTCOME_CANCELLED}
         (
             0,
             summary(**CANCELLED, node_count=1),
-            "j: run 2 is cancelled; its node stops the workers, and the agents exit with 1",
+            "j: run 2 is cancelled; its node stops the workers, and the agents exit with 94",
         ),
         (
             2,
             summary(**CANCELLED, node_count=3),
-            "j: run 2 is cancelled; its 3 nodes stop the workers, and the agents exit with 1",
+            "j: run 2 is cancelled; its 3 nodes stop the workers, and the agents exit with 94",
         ),
         (
             0,
