@@ -525,6 +525,7 @@ class CancelJobRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    GIVE_UP_SILENT_NODES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     run: _builtins.int
@@ -535,6 +536,11 @@ class CancelJobRequest(_message.Message):
     """Why; at most 1,024 characters. The verdict shows it."""
     request_id: _builtins.str
     """The same for every attempt of one request. Empty: every attempt counts."""
+    give_up_silent_nodes: _builtins.bool
+    """Nodes from which nothing has come for two heartbeats are lost at once, also if the run has ended
+    before: new agents need not wait for their leases. It stops nothing there. The next round waits for
+    fence_after of the specification as after any loss of a node. Absent (false): leases decide.
+    """
     def __init__(
         self,
         *,
@@ -542,10 +548,11 @@ class CancelJobRequest(_message.Message):
         run: _builtins.int = ...,
         reason: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        give_up_silent_nodes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason", "request_id", b"request_id", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["give_up_silent_nodes", b"give_up_silent_nodes", "job_id", b"job_id", "reason", b"reason", "request_id", b"request_id", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,7 +68,9 @@ def draw_request(rng: Random, world: World) -> tuple[Method, Any]:
         case Method.CREATE:
             return method, _create(rng, job)
         case Method.CANCEL:
-            return method, jobs_pb2.CancelJobRequest(job_id=job.job_id, run=run)
+            return method, jobs_pb2.CancelJobRequest(
+                job_id=job.job_id, run=run, give_up_silent_nodes=run > 0
+            )
         case Method.RESTART:
             request = jobs_pb2.RestartJobRequest(job_id=job.job_id, round=round, reason="new data")
             return method, request

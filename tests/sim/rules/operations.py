@@ -45,6 +45,7 @@ class OperationsHold(Checker):
     * A restart stops the round that was meant, and only requests stop rounds for one. It is free.
     * A created run has the specification that was requested, and a changed one what was changed.
     * Every round fits the specification of its run as it is then, and so do its restarts.
+    * A forced cancellation leaves no silent node.
     * A change that requires its nodes stops no round while fewer are there.
     """
 
@@ -102,7 +103,9 @@ class OperationsHold(Checker):
             case inputs.CreateJob(spec=spec):
                 opened = [one.spec for one in records if isinstance(one, RunOpened)]
                 self.require(opened == [spec], f"{input} opened {opened}")
-            case inputs.CancelJob(run=run):
+            case inputs.CancelJob(run=run, give_up_silent_nodes=is_forced):
+                if is_forced and run in (0, self._runs.get(key)):
+                    self._judge_given_up(server, input)
                 if run in (0, self._runs.get(key)) and not self._closed.get(key, True):
                     ends = [one.outcome for one in records if isinstance(one, RunClosed)]
                     self.require(ends == [Outcome.CANCELLED], f"{input} ended the run as {ends}")
@@ -122,6 +125,14 @@ class OperationsHold(Checker):
                 healths = [one.health for one in records if isinstance(one, NodeHealthChanged)]
                 is_cordoned = any(one.name == name and one.cordoned for one in healths)
                 self.require(is_cordoned, f"{input} cordoned nothing")
+
+    def _judge_given_up(self, server: Server, input: inputs.CancelJob) -> None:
+        state = server.state
+        for session in state.sessions.get(input.job_id, ()):
+            node = state.nodes[session]
+            silent_ms = state.silent_ms(node, server.now_ms())
+            limit_ms = 2 * state.heartbeat_ms(state.jobs[input.job_id].spec)
+            self.require(silent_ms <= limit_ms, f"{input} left {node.name}, silent for {silent_ms}")
 
     def _judge_update(
         self, server: Server, input: inputs.UpdateJob, records: tuple[Record, ...]

@@ -79,6 +79,11 @@ def _cancel_later() -> list[Patch]:
     return [(operations, "close", close)]
 
 
+def _give_up_no_one() -> list[Patch]:
+    """Leave silent nodes to their leases."""
+    return [(operations, "_give_up_silent", lambda draft, job: None)]
+
+
 def _keep_an_unfit_round() -> list[Patch]:
     """Let a round run on that is too small or too large."""
     return [(operations, "_fits", lambda spec, round: True)]
@@ -148,6 +153,7 @@ OPERATION_BUGS: dict[str, Bug] = {
     ),
     "charge a requested restart": (_charge_a_request, HOLD),
     "cancel later": (_cancel_later, HOLD),
+    "give up no one": (_give_up_no_one, HOLD),
     "keep an unfit round": (_keep_an_unfit_round, HOLD),
     "stop for missing nodes": (_stop_for_missing_nodes, HOLD),
     "delete nothing": (_delete_nothing, HOLD),

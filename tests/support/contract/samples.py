@@ -244,7 +244,11 @@ def requests(node_name: str) -> dict[str, Message]:
             job_id="created", spec=spec(), request_id="c0"
         ),
         "CancelJob": job_service_pb2.CancelJobRequest(
-            job_id=JOB, run=1, reason="wrong data", request_id="c1"
+            job_id=JOB,
+            run=1,
+            reason="wrong data",
+            request_id="c1",
+            give_up_silent_nodes=True,
         ),
         "RestartJob": job_service_pb2.RestartJobRequest(
             job_id=JOB, round=1, reason="new data", request_id="c2"

@@ -42,10 +42,13 @@ def create_job(
 
 
 def cancel_job(
-    job_id: str, run: int, reason: str
+    job_id: str, run: int, reason: str, *, give_up_silent_nodes: bool = False
 ) -> Call[jobs_pb2.CancelJobRequest, jobs_pb2.CancelJobResponse]:
     """Cancel a run."""
-    return _once(CANCEL_JOB, jobs_pb2.CancelJobRequest(job_id=job_id, run=run, reason=reason))
+    request = jobs_pb2.CancelJobRequest(
+        job_id=job_id, run=run, reason=reason, give_up_silent_nodes=give_up_silent_nodes
+    )
+    return _once(CANCEL_JOB, request)
 
 
 def restart_job(

@@ -23,10 +23,20 @@ class Operations:
         return self._transport.run(operations.create_job(job_id, spec), timeout_s)
 
     def cancel_job(
-        self, job_id: str, *, run: int = 0, reason: str = "", timeout_s: float | None = None
+        self,
+        job_id: str,
+        *,
+        run: int = 0,
+        reason: str = "",
+        give_up_silent_nodes: bool = False,
+        timeout_s: float | None = None,
     ) -> jobs_pb2.CancelJobResponse:
-        """End a run; 0: the latest. Its workers are stopped, and its agents exit."""
-        return self._transport.run(operations.cancel_job(job_id, run, reason), timeout_s)
+        """End a run; 0: the latest. Its workers are stopped, and its agents exit.
+
+        With `give_up_silent_nodes` nodes that do not answer count as lost at once.
+        """
+        call = operations.cancel_job(job_id, run, reason, give_up_silent_nodes=give_up_silent_nodes)
+        return self._transport.run(call, timeout_s)
 
     def restart_job(
         self, job_id: str, *, round: int = 0, reason: str = "", timeout_s: float | None = None

@@ -40,6 +40,9 @@ def cancel(
     run: Annotated[
         int, typer.Option("--run", metavar="N", min=0, help="only this run; 0: the latest")
     ] = 0,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="also give up nodes that are silent, as if lost")
+    ] = False,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,
 ) -> None:
@@ -47,15 +50,24 @@ def cancel(
 
     A job that has ended keeps its outcome, so the command may be repeated. --wait: until every
     agent has left.
+
+    --force: nodes that have missed two heartbeats are not waited for, and new agents may take their
+    names at once. Others still end by themselves. It stops no worker on a silent node: if the node
+    is only cut off, they run until it reaches the coordinator, or --fence-after ends them. The next
+    round waits for --fence-after. Without it, make sure that the hosts are down.
     """
     from rallypoint.cli.operator.changes.goals import RunEnds
     from rallypoint.cli.operator.changes.words import describe_cancel
 
-    answer = invocation.client.cancel_job(job, run=run, reason=reason)
+    answer = invocation.client.cancel_job(
+        job, run=run, reason=reason, give_up_silent_nodes=is_forced
+    )
     is_meant = bool(answer.job.job_id) and run in (0, answer.job.run)
     goal = RunEnds(answer.job.run) if is_meant else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(invocation, answer, describe_cancel(job, run, answer.job), goal, wait)
+    _finish(
+        invocation, answer, describe_cancel(job, run, answer.job, is_forced=is_forced), goal, wait
+    )
 
 
 @command

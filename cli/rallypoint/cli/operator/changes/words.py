@@ -13,22 +13,27 @@ from rallypoint.wire.durations import to_ms
 GONE = "{job}: it was deleted meanwhile"
 
 
-def describe_cancel(job_id: str, run: int, job: job_pb2.JobSummary) -> str:
+def describe_cancel(
+    job_id: str, run: int, job: job_pb2.JobSummary, *, is_forced: bool = False
+) -> str:
     """Return what a cancellation has done.
 
     Args:
         job_id: as the user gave it.
         run: that was meant; 0: the latest.
         job: after the change; without a name: it was deleted.
+        is_forced: silent nodes were given up.
     """
     if not job.job_id:
         return GONE.format(job=job_id)
+    given_up = "; silent nodes are given up" if is_forced else ""
     if run and job.run != run:
         return f"{job_id}: run {run} was over already; run {job.run} is not touched"
     if job.outcome == job_pb2.OUTCOME_CANCELLED:
-        return f"{job_id}: run {job.run} is cancelled{_agents(job)}"
+        return f"{job_id}: run {job.run} is cancelled{given_up}{_agents(job)}"
     outcome = describe_state(job.phase, job.outcome)
-    return f"{job_id}: run {job.run} has ended already ({outcome}); there is nothing to cancel"
+    done = given_up or "; there is nothing to cancel"
+    return f"{job_id}: run {job.run} has ended already ({outcome}){done}"
 
 
 def _agents(job: job_pb2.JobSummary) -> str:

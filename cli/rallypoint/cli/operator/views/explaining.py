@@ -70,7 +70,10 @@ KINDS = {
         "the round stops, and the next one has the new nodes",
         "Nothing to do: the workers run until then.",
     ),
-    job_pb2.WAIT_KIND_FAREWELL: Advice(todo="Nothing to do: agents leave when they know it."),
+    job_pb2.WAIT_KIND_FAREWELL: Advice(
+        todo="Agents leave when they know it. Give up those that cannot answer: "
+        "rallypoint cancel {job} --force"
+    ),
     job_pb2.WAIT_KIND_FENCE: Advice(
         "no worker of the older round runs any more",
         "--fence-after of the job says how long that takes after a node is lost.",

@@ -22,6 +22,7 @@ from rallypoint.server.core.rounds.rounds import stop
 from rallypoint.server.core.rounds.settling import close
 from rallypoint.server.core.sessions.admission import has_idle, is_full
 from rallypoint.server.core.sessions.opening import drop_job, open_run
+from rallypoint.server.core.sessions.sessions import remove_node
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.health import cordon, uncordon
 
@@ -97,8 +98,16 @@ def _cancel(draft: Draft, job: Job, operation: inputs.CancelJob) -> Refusal | No
     """End the run. One that has ended keeps its outcome."""
     if operation.run > job.run:
         return _other_run(job)
-    if job.phase is Phase.CLOSED or (operation.run and operation.run != job.run):
+    if operation.run and operation.run != job.run:
         return None
+    if job.phase is not Phase.CLOSED:
+        _close(draft, job, operation)
+    if operation.give_up_silent_nodes:
+        _give_up_silent(draft, job)
+    return None
+
+
+def _close(draft: Draft, job: Job, operation: inputs.CancelJob) -> None:
     text = operation.reason or "an operator requested it"
     verdict = Verdict(
         VerdictCause.CANCELLED,
@@ -108,7 +117,17 @@ def _cancel(draft: Draft, job: Job, operation: inputs.CancelJob) -> Refusal | No
         consequence=Consequence.ENDED,
     )
     close(draft, job, Outcome.CANCELLED, verdict)
-    return None
+
+
+def _give_up_silent(draft: Draft, job: Job) -> None:
+    """Lose the nodes that have missed a heartbeat; fences hold as after any other loss.
+
+    Where one of them is only cut off, its agent returns to a run that is over, and stops.
+    """
+    limit_ms = 2 * draft.state.heartbeat_ms(job.spec)
+    for node in tuple(draft.nodes_of(job.job_id)):
+        if draft.state.silent_ms(node, draft.now_ms) > limit_ms:
+            remove_node(draft, node, RoundReason.NODE_LOST, "an operator gave it up: it is silent")
 
 
 def _restart(draft: Draft, job: Job, operation: inputs.RestartJob) -> Refusal | None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.inputs import (
+    CancelJob,
     CreateJob,
     DeleteJob,
     Operation,
@@ -20,6 +21,7 @@ from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
 
 _LATER_FIELDS: dict[type, tuple[str, ...]] = {
+    CancelJob: ("give_up_silent_nodes",),
     UpdateJob: ("reason", "require_nodes"),
     Uncordon: ("reason",),
 }

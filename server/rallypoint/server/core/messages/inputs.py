@@ -280,6 +280,8 @@ class CancelJob(Struct, frozen=True):
     """Why, in words; may be empty."""
     request_id: str = ""
     """The same for every attempt; empty: it is not remembered."""
+    give_up_silent_nodes: bool = False
+    """Lose the nodes that do not answer now, and not when their leases end."""
 
 
 class RestartJob(Struct, frozen=True):

@@ -230,10 +230,7 @@ def _check_holders(draft: Draft, identity: Identity) -> Refusal | None:
 
 def _is_silent(draft: Draft, node: Node) -> bool:
     """Return whether nothing has come from an attached node for longer than between heartbeats."""
-    ends_ms = draft.deadline(DeadlineKind.LEASE, node.session)
-    if not node.attached or ends_ms is None:
-        return False
-    return draft.now_ms - (ends_ms - draft.state.lease_ms(node.identity.spec)) > HEARD_MS
+    return node.attached and draft.state.silent_ms(node, draft.now_ms) > HEARD_MS
 
 
 def spec_mismatch(job_id: JobId, expected: JobSpec, actual: JobSpec) -> Refusal:

@@ -22,7 +22,7 @@ from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.state.clocks import Clocks
-from rallypoint.server.core.state.deadlines import DeadlineKey, Deadlines
+from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from rallypoint.server.core.state.holding import Holding, Together
 from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions
 from rallypoint.server.core.state.tally import Tally
@@ -132,6 +132,14 @@ class State(Struct):
     def lease_ms(self, spec: JobSpec) -> int:
         """Return how long a silent session with this specification counts as alive."""
         return self.timing.compute_lease_ms(spec, max(self.heard, spec.min_nodes))
+
+    def silent_ms(self, node: Node, now_ms: int) -> int:
+        """Return for how long nothing has come from a node."""
+        if node.broke_ms is not None:
+            return now_ms - node.broke_ms
+        ends_ms = self.deadlines.get((DeadlineKind.LEASE, node.session))
+        lease_ms = self.lease_ms(node.identity.spec)
+        return 0 if ends_ms is None else max(0, now_ms - (ends_ms - lease_ms))
 
     def own_lease_ms(self) -> int:
         """Return the coordinator's own lease, for waits that belong to no job."""

@@ -87,7 +87,9 @@ def to_cancel(request: job_service_pb2.CancelJobRequest) -> inputs.CancelJob:
     """Return the request to cancel a job."""
     check(request)
     job_id = JobId(request.job_id)
-    return inputs.CancelJob(job_id, request.run, request.reason, request.request_id)
+    return inputs.CancelJob(
+        job_id, request.run, request.reason, request.request_id, request.give_up_silent_nodes
+    )
 
 
 def to_restart(request: job_service_pb2.RestartJobRequest) -> inputs.RestartJob:

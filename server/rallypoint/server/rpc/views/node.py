@@ -11,7 +11,6 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Assignment
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
-from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health, is_notable, recent_failures
 from rallypoint.server.rpc.views.enums import STATES
@@ -34,11 +33,6 @@ def show_session(session: str) -> str:
 
 def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.Node:
     """Return a node of a job."""
-    ends_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
-    lease_ms = state.lease_ms(node.identity.spec)
-    silent_ms = 0 if ends_ms is None else max(0, now_ms - (ends_ms - lease_ms))
-    if node.broke_ms is not None:
-        silent_ms = now_ms - node.broke_ms
     assignment = node.assignment
     shown = STATES[node.state]
     if node.member and job.phase is Phase.STOPPING and node.state is not NodeState.READY:
@@ -55,7 +49,7 @@ def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.No
         labels=dict(node.identity.labels),
         assignment=None if assignment is None else assignment_message(assignment),
         spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
-        silent_for=to_duration(silent_ms),
+        silent_for=to_duration(state.silent_ms(node, now_ms)),
         drain_time_left=to_optional_duration(
             None if node.drain is None else max(0, node.drain.until_ms - now_ms)
         ),

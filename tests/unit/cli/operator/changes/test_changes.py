@@ -75,6 +75,27 @@ def test_a_cancellation_is_a_line(run: int, job: job_pb2.JobSummary, line: str) 
 
 
 @pytest.mark.parametrize(
+    ("job", "line"),
+    [
+        (summary(**CANCELLED), "j: run 2 is cancelled; silent nodes are given up"),
+        (
+            summary(**CLOSED, outcome=job_pb2.OUTCOME_FAILED),
+            "j: run 2 has ended already (failed); silent nodes are given up",
+        ),
+    ],
+)
+def test_a_forced_cancellation_gives_up_silent_nodes(
+    client: Mock, capsys: pytest.CaptureFixture[str], job: job_pb2.JobSummary, line: str
+) -> None:
+    """Also those of a run that has ended."""
+    client.cancel_job.return_value = jobs_pb2.CancelJobResponse(job=job)
+    assert app.main("cancel", ["j", "--force"]) == 0
+
+    assert capsys.readouterr().out == f"{line}\n"
+    assert client.cancel_job.call_args.kwargs["give_up_silent_nodes"] is True
+
+
+@pytest.mark.parametrize(
     ("round", "job", "line"),
     [
         (
