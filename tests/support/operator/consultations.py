@@ -25,6 +25,7 @@ _HOST_BEGINS = "this host\n"
 _VARYING = (
     (r"(?<=localhost:)\d{5}|(?<=127\.0\.0\.1:)\d{5}|(?<=--port )\d{5}", "50051"),
     (r"(?<=answers in )\d+ ms", "1 ms"),
+    (r"(?<=found in )\d+ ms", "1 ms"),
     (r"process \S+ \(\d+\)", "process python (4711)"),
     (r"Python [\d.]+, gRPC [\d.]+", "Python 3.11.7, gRPC 1.76.0"),
 )

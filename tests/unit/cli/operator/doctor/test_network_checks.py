@@ -28,13 +28,21 @@ OPEN = Attempt("10.0.0.1", Reach.OPEN, 0.002)
 @pytest.mark.parametrize(
     ("lookup", "level", "text"),
     [
-        (Lookup("head", ("10.0.0.1",)), Level.OK, "head is 10.0.0.1"),
-        (Lookup("::1", ("::1",)), Level.OK, "an address"),
-        (Lookup("a", tuple("123456")), Level.OK, "a is 1, 2, 3, 4 and 2 more"),
         (
-            Lookup("haed", error="Name or service not known"),
+            Lookup("head", ("10.0.0.1",), took_s=0.02),
+            Level.OK,
+            "head is 10.0.0.1, found in 20 ms",
+        ),
+        (Lookup("::1", ("::1",)), Level.OK, "an address"),
+        (
+            Lookup("a", tuple("123456")),
+            Level.OK,
+            "a is 1, 2, 3, 4 and 2 more, found in 1 ms",
+        ),
+        (
+            Lookup("haed", error="haed cannot be resolved: is it spelled right?"),
             Level.PROBLEM,
-            "'haed' is not known here: Name or service not known",
+            "haed cannot be resolved: is it spelled right?",
         ),
         (
             Lookup("head", took_s=5.0),

@@ -37,16 +37,16 @@ def check_name(lookup: Lookup) -> list[Finding]:
             return [
                 problem(NAME, text, "check the name servers in /etc/resolv.conf, or use an address")
             ]
-        text = f"{host!r} is not known here: {lookup.error}"
-        advice = f"check the spelling; try: getent hosts {host}; or use an address"
-        return [problem(NAME, text, advice)]
-    text = f"{host} is {_join(lookup.addresses)}" if (host,) != lookup.addresses else "an address"
+        return [problem(NAME, lookup.error, f"try: getent hosts {host}; or use an address")]
+    if (host,) == lookup.addresses:
+        return [ok(NAME, "an address")]
+    text, took = f"{host} is {_join(lookup.addresses)}", durations.describe(lookup.took_s)
     if lookup.took_s > SLOW_LOOKUP_S:
-        slow = f"{text}, but the look-up takes {durations.describe(lookup.took_s)}"
+        slow = f"{text}, but the look-up takes {took}"
         return [
             warning(NAME, slow, "check the name servers in /etc/resolv.conf, or use an address")
         ]
-    return [ok(NAME, text)]
+    return [ok(NAME, f"{text}, found in {took}")]
 
 
 def check_connection(endpoint: Endpoint, attempts: Sequence[Attempt]) -> list[Finding]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 import time
 from contextlib import suppress
 
+from rallypoint.base.names import Unresolved, find
 from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.operator.doctor.facts import Attempt, Endpoint, Heard, Lookup, Reach, Speech
 
@@ -28,25 +28,13 @@ _UNANSWERED = frozenset({errno.ETIMEDOUT, errno.EAGAIN, errno.EINPROGRESS})
 
 def look_up(host: str, limit_s: float = LOOKUP_S_MAX) -> Lookup:
     """Return what a name means; the resolver's own limit may be much longer."""
-    found: list[Lookup] = []
     began_s = time.monotonic()
-
-    def resolve() -> None:
-        try:
-            entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            text = error.strerror if isinstance(error, OSError) else None
-            found.append(Lookup(host, error=text or "it is no name of a host"))
-            return
-        addresses = dict.fromkeys(str(entry[4][0]) for entry in entries)
-        found.append(Lookup(host, tuple(addresses)))
-
-    thread = threading.Thread(target=resolve, name="lookup", daemon=True)  # cannot be interrupted
-    thread.start()
-    thread.join(limit_s)
-    took_s = time.monotonic() - began_s
-    one = found[0] if found else Lookup(host)
-    return Lookup(host, one.addresses, one.error, took_s)
+    addresses, problem = tuple[str, ...](), ""
+    try:
+        addresses = find(host, limit_s).addresses
+    except Unresolved as error:
+        problem = "" if error.is_slow else str(error)
+    return Lookup(host, addresses, problem, time.monotonic() - began_s)
 
 
 def connect(lookup: Lookup, port: int, limit_s: float = CONNECT_S_MAX) -> list[Attempt]:
