@@ -30,6 +30,7 @@ from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry
 from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import Resolved
 from rounds import PAUSE_S, WINDOW_S, Gathering, Times, read_cpu_s, server, spread
 
 COST_MAX = 0.15
@@ -85,10 +86,8 @@ class Swarm:
             SimulatedAgent(number, nodes, Traffic(), self._gathering.one, False)
             for number in range(nodes)
         ]
-        target = f"127.0.0.1:{port}"
-        self._channels = [
-            credentials.open_aio_channel(target, client_options()) for _ in self._agents
-        ]
+        at = Resolved(f"127.0.0.1:{port}")
+        self._channels = [credentials.open_aio_channel(at, client_options()) for _ in self._agents]
         for agent in self._agents:
             agent.metadata = credentials.metadata()
         self._next = 0

@@ -17,9 +17,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from msgspec.structs import replace
 
+from rallypoint.base.names import Unresolved
 from rallypoint.wire.access import AccessFailed, from_environment
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import resolve
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -35,10 +37,11 @@ def find_problem(arguments: argparse.Namespace) -> str:
             key_file=arguments.tls_key or access.key_file,
             server_name=arguments.tls_server_name or access.server_name,
         )
-        with Credentials(access).open_channel(arguments.address, client_options()) as channel:
+        at = resolve(arguments.address, arguments.timeout)
+        with Credentials(access).open_channel(at, client_options()) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=arguments.timeout)
-    except AccessFailed as error:
+    except (AccessFailed, Unresolved) as error:
         return str(error)
     except grpc.RpcError as error:
         return f"{arguments.address}: {error.code().name}: {error.details()}"

@@ -28,6 +28,7 @@ from rallypoint.agent.core.leaving.away import find_absence
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
+from rallypoint.agent.machine.address import find_local_address
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
@@ -40,6 +41,7 @@ from rallypoint.agent.session.translate import (
 )
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
+from rallypoint.base.addresses import first_host
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -83,6 +85,8 @@ class Agent:
             limits_threads=settings.limits_threads,
             patient_until_ms=now_ms + settings.patience_ms,
         )
+        self.address = settings.address
+        """At which other nodes reach this one; empty: not known before the first Hello."""
         self.run_number = 0
         self.coordinator_id = ""
         self.coordinator_durable = False
@@ -318,7 +322,10 @@ class Agent:
 
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
+        # By now the coordinator's name has an address. Workers keep the one that they were given.
+        self.address = self.address or find_local_address(first_host(self.link.target))
         hello = self.settings.hello(
+            address=self.address,
             node_name=self.node_name,
             run=self.run_number,
             coordinator_id=self.coordinator_id,

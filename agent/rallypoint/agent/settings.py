@@ -49,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A person chose the name, so the coordinator uses it unchanged or refuses it."""
     node_rank: int | None
     address: str
+    """At which other nodes reach this one; empty: found on the way to the coordinator."""
     host_name: str
     """For people who read a report."""
     labels: dict[str, str]
@@ -93,11 +94,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         return 0 if self.keeper is None else min(PATIENCE_MS_MAX, self.coordinator_timeout_ms // 2)
 
     def hello(
-        self, *, node_name: str, run: int, coordinator_id: str, coordinator_durable: bool
+        self,
+        *,
+        address: str,
+        node_name: str,
+        run: int,
+        coordinator_id: str,
+        coordinator_durable: bool,
     ) -> agent_pb2.Hello:
         """Return a Hello without what the node holds.
 
         Args:
+            address: at which other nodes reach this one.
             node_name: the name that the last Welcome gave; before the first, the requested one.
             run: of the last Welcome; 0 before the first.
             coordinator_id: of the last Welcome; empty before the first.
@@ -112,7 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             spec=self.spec,
             node_name=node_name,
             node_name_explicit=self.node_name_explicit,
-            address=self.address,
+            address=address,
             host_name=self.host_name,
             local_world_size=self.workers,
             role=self.role,

@@ -20,13 +20,15 @@ import grpc
 import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
+from rallypoint.base.names import Unresolved
 from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
 from rallypoint.client.channel import DENIED, GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
-from rallypoint.client.failures import Failure, to_error
+from rallypoint.client.failures import Failure, Unresolvable, to_error
 from rallypoint.wire.access import Access
 from rallypoint.wire.credentials import Credentials, Metadata
+from rallypoint.wire.resolved import has_name, resolve_soon
 
 READ_S_MAX = 1.0
 """How long a call waits for renewed files. Those from before count then."""
@@ -69,18 +71,19 @@ class Transport:
         attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform, began_s)
         while True:
             timeout_s, target = attempts.prepare(), attempts.backoff.target
-            line, metadata = self._find(target), self._connections.metadata()
+            line, metadata = None, self._connections.metadata()
             try:
+                line = await self._find(target)
                 # With one coordinator the attempt begins when there is a connection. So one that
                 # fails may have counted. With several, a connection that fails leads to the next.
                 response: Response = await line.method(call.method)(
                     call.request,
                     timeout=timeout_s,
                     metadata=metadata,
-                    wait_for_ready=not self._connections.is_shared,
+                    wait_for_ready=self._connections.waits_for_connection(target),
                 )
             except grpc.RpcError as error:
-                failure = await self.read(error, target)
+                failure = await self.read(error, target, line)
             else:
                 self.reached(target)
                 return attempts.succeed(response)
@@ -99,13 +102,14 @@ class Transport:
         Raises:
             HandshakeFailed: it does.
         """
-        line, timeout_s = self._find(target), min(GREET_S_MAX, limit_s / 2)
+        line, timeout_s = None, min(GREET_S_MAX, limit_s / 2)
         try:
+            line = await self._find(target)
             await line.method(CHECK)(
                 Empty(), timeout=timeout_s, metadata=self._connections.metadata()
             )
         except grpc.RpcError as error:
-            failure = await self.read(error, target)
+            failure = await self.read(error, target, line)
             if failure.is_final:
                 raise to_error(failure) from None
         else:
@@ -115,11 +119,11 @@ class Transport:
         """Note an answer."""
         self._connections.reached(target)
 
-    def open(
+    async def open(
         self, target: str, method: Method[Request, Response], request: Request
     ) -> Stream[grpc.aio.Channel]:
         """Return a new stream of answers."""
-        line, metadata = self._find(target), self._connections.metadata()
+        line, metadata = await self._find(target), self._connections.metadata()
         call = line.method(method, is_stream=True)(request, metadata=metadata)
         return Stream(line, target, metadata, call)
 
@@ -135,7 +139,9 @@ class Transport:
         has_newer = partial(self._connections.has_newer, failure, metadata)
         return await _read_files(has_newer) or False
 
-    async def read(self, error: grpc.RpcError, target: str) -> Failure:
+    async def read(
+        self, error: grpc.RpcError, target: str, line: Line[grpc.aio.Channel] | None
+    ) -> Failure:
         """Return how a call failed.
 
         Raises:
@@ -144,14 +150,22 @@ class Transport:
         if self._is_closed:
             raise ClientClosed("the client was closed") from None
         failure = self._connections.read(error, target)
+        if line is not None and has_name(target):
+            self._connections.drop_if_lost(failure, target, line)
         if self._connections.is_unclear(failure, target):
             failure = await asyncio.to_thread(self._connections.look_into, failure, target)
         return failure
 
-    def _find(self, target: str) -> Line[grpc.aio.Channel]:
+    async def _find(self, target: str) -> Line[grpc.aio.Channel]:
         if self._is_closed:
             raise ClientClosed("the client was closed")
-        return self._connections.find(target)
+        line = self._connections.find(target)
+        if line is None:
+            try:
+                line = self._connections.open(await resolve_soon(target))
+            except Unresolved as error:
+                raise Unresolvable(error) from None
+        return line
 
 
 async def _read_files(call: Callable[[], _T]) -> _T | None:
@@ -250,23 +264,24 @@ class Watch(Generic[Item]):
                 raise StopAsyncIteration
         return self._items.popleft()
 
-    def _open(self) -> Stream[grpc.aio.Channel]:
+    async def _open(self) -> Stream[grpc.aio.Channel]:
         backoff, following = self._backoff, self._following
         self._order = self._transport.targets if backoff is None else backoff.order
-        return self._transport.open(self._order[0], following.method, following.request)
+        return await self._transport.open(self._order[0], following.method, following.request)
 
     async def _receive(self) -> bool:
         """Take one answer; return whether there was one."""
         while True:
             stream = self._stream
-            if stream is None:
-                await self._transport.look()
-                stream = self._stream = self._open()
             try:
+                if stream is None:
+                    await self._transport.look()
+                    stream = self._stream = await self._open()
                 answer = await stream.call.read()
             except grpc.RpcError as error:
                 self._stream = None
-                failure = await self._transport.read(error, stream.target)
+                line = None if stream is None else stream.line
+                failure = await self._transport.read(error, self._order[0], line)
             else:
                 if answer is grpc.aio.EOF:
                     return False
@@ -274,7 +289,7 @@ class Watch(Generic[Item]):
                 self._transport.reached(stream.target)
                 self._items.extend(self._following.take(answer))
                 return True
-            if await self._transport.is_renewed(failure, stream.metadata):
+            if stream and await self._transport.is_renewed(failure, stream.metadata):
                 continue
             if self._backoff is None:
                 limit_s = self._transport.limit_s

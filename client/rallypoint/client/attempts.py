@@ -30,7 +30,7 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from rallypoint.client.errors import RallypointError, Unavailable
-from rallypoint.client.failures import Failure, to_error
+from rallypoint.client.failures import NO_CONNECTION, Failure, to_error
 from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.durations import set_ms
 
@@ -171,7 +171,8 @@ class Backoff:
         return pause_s
 
     def _give_up(self, failure: Failure, target: str) -> RallypointError:
-        if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        has_no_answer = failure.text.startswith(NO_CONNECTION) and len(self.order) == 1
+        if failure.code is grpc.StatusCode.DEADLINE_EXCEEDED or has_no_answer:
             who = f"the coordinator at {target} did not answer"
             if len(self.order) > 1:
                 who = f"no coordinator answered at {', '.join(sorted(self.order))}"

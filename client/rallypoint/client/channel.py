@@ -28,6 +28,7 @@ from rallypoint.wire.credentials import WORKER_TOKEN_KEY, Credentials, Metadata
 from rallypoint.wire.handshakes import explain, is_closed, probe
 from rallypoint.wire.loading import claim_grpc
 from rallypoint.wire.local_token import with_local_token
+from rallypoint.wire.resolved import Resolved, has_name
 
 KEEPALIVE_S = 10
 KEEPALIVE_TIMEOUT_S = 5
@@ -91,7 +92,7 @@ class Connections(Generic[Channel]):
         target: str,
         token: str,
         access: Access | None,
-        open_channel: Callable[[Credentials, str, Options], Channel],
+        open_channel: Callable[[Credentials, Resolved, Options], Channel],
         close: Callable[[Channel], None] | None = None,
     ) -> None:
         """Begin without a connection.
@@ -124,24 +125,37 @@ class Connections(Generic[Channel]):
         self._all: weakref.WeakSet[Line[Channel]] = weakref.WeakSet()
         self._reached: set[str] = set()
 
-    def find(self, target: str) -> Line[Channel]:
-        """Return the line for a new call to host:port.
+    def find(self, target: str) -> Line[Channel] | None:
+        """Return the line for a new call to host:port; None: it has to be opened."""
+        line = self._current.get(target)
+        return line if self._credentials.version == self._version else None
+
+    def open(self, at: Resolved) -> Line[Channel]:
+        """Return the line for a new call, a new one if no other thread has opened one meanwhile.
 
         Raises:
             ClientClosed: this process is a fork in which gRPC cannot work.
         """
-        version = self._credentials.version
-        line = self._current.get(target)
-        if line is not None and version == self._version:
-            return line
         with self._lock:
-            if version != self._version:
-                self._version = version
+            if self._credentials.version != self._version:
+                self._version = self._credentials.version
                 self._current = {}
-            line = self._current.get(target)
+            line = self._current.get(at.target)
             if line is None:
-                line = self._current[target] = self._open(target)
+                line = self._current[at.target] = self._open(at)
             return line
+
+    def waits_for_connection(self, target: str) -> bool:
+        """Return whether an attempt begins when there is a connection, however long that takes.
+
+        A name may get another address meanwhile, and another coordinator may answer.
+        """
+        return not self.is_shared and not has_name(target)
+
+    def drop_if_lost(self, failure: Failure, target: str, line: Line[Channel]) -> None:
+        """Use a channel no more that has lost its connection, or found none."""
+        if failure.code is grpc.StatusCode.UNAVAILABLE and not failure.details.reason:
+            self.drop(target, line)
 
     def drop(self, target: str, line: Line[Channel]) -> None:
         """Let the next call open another channel than this one."""
@@ -149,14 +163,14 @@ class Connections(Generic[Channel]):
             if self._current.get(target) is line:
                 del self._current[target]
 
-    def _open(self, target: str) -> Line[Channel]:
+    def _open(self, at: Resolved) -> Line[Channel]:
         if not claim_grpc():
             raise ClientClosed(
                 "this process was forked from one that uses gRPC, which cannot work here: "
                 "start it by spawn or forkserver"
             )
         options = channel_options(is_shared=self.is_shared)
-        line = Line(self._open_channel(self._credentials, target, options), {})
+        line = Line(self._open_channel(self._credentials, at, options), {})
         self._all.add(line)
         if self._close is not None:
             weakref.finalize(line, self._close, line.channel).atexit = False

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import Message
 from msgspec import Struct
 
+from rallypoint.base.names import Unresolved
 from rallypoint.client import errors
 from rallypoint.client.values import BreakReason, Participants
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -18,8 +19,45 @@ from rallypoint.wire.errors import Details, unpack_details
 
 NOT_COUNTED = frozenset({"NOT_READY", "NO_OWNER"})
 """Reasons of refusals after which a request has certainly changed nothing."""
+NO_CONNECTION = "failed to connect to all addresses"
+"""What gRPC's text begins with when an attempt found no connection."""
 
 T = TypeVar("T", bound=Message)
+
+
+class Unresolvable(grpc.RpcError):
+    """How an attempt ends that has not begun: no address of the coordinator's name is known.
+
+    It is both the error and the future of that attempt.
+    """
+
+    def __init__(self, error: Unresolved) -> None:
+        """Keep why."""
+        super().__init__(str(error))
+
+    def code(self) -> grpc.StatusCode:
+        """Return the status of a coordinator that cannot be reached."""
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        """Return why the name has no address."""
+        return str(self)
+
+    def trailing_metadata(self) -> Any:
+        """Return nothing."""
+        return ()
+
+    def done(self) -> bool:
+        """Return whether the attempt has ended."""
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Raise the error."""
+        raise self
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        """Call at once."""
+        call(self)
 
 
 class Failure(Struct, frozen=True):
@@ -30,11 +68,13 @@ class Failure(Struct, frozen=True):
     details: Details = Details()
     is_final: bool = False
     """TLS keeps this client from a coordinator that it has never reached."""
+    was_sent: bool = True
+    """False when there was certainly no connection for the attempt."""
 
     @property
     def may_have_counted(self) -> bool:
-        """True unless the coordinator has refused the request without a change."""
-        return self.details.reason not in NOT_COUNTED
+        """True unless nothing was sent, or the coordinator has refused it without a change."""
+        return self.was_sent and self.details.reason not in NOT_COUNTED
 
     @property
     def retry_s(self) -> float | None:
@@ -50,7 +90,9 @@ class Failure(Struct, frozen=True):
 def read_failure(error: Any) -> Failure:
     """Return how a call failed; `error` is a grpc.RpcError of either kind of channel."""
     metadata: Iterable[tuple[str, str | bytes]] | None = error.trailing_metadata()
-    return Failure(error.code(), error.details() or "", unpack_details(metadata))
+    text = error.details() or ""
+    was_sent = not isinstance(error, Unresolvable) and not text.startswith(NO_CONNECTION)
+    return Failure(error.code(), text, unpack_details(metadata), was_sent=was_sent)
 
 
 def to_error(failure: Failure) -> errors.RallypointError:

@@ -26,17 +26,21 @@ from typing import Any, Generic, Self
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
+from rallypoint.base.names import LOOK_UP_S_MAX, Unresolved
 from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
 from rallypoint.client.calls.lists import Following, Item, Listing
 from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
-from rallypoint.client.failures import Failure, read_failure, to_error
+from rallypoint.client.failures import Failure, Unresolvable, read_failure, to_error
 from rallypoint.wire.access import Access
 from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import resolve
 
 IDLE_S = 0.005
 """A connection that has answered since then is taken for alive."""
+BEGIN_S_MAX = 0.05
+"""How long a report may wait for the address of a name; the look-up still runs for the next one."""
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -95,8 +99,9 @@ class Transport:
         Raises:
             HandshakeFailed: it does.
         """
-        line, timeout_s = self._find(target), min(GREET_S_MAX, limit_s / 2)
+        line, timeout_s = None, min(GREET_S_MAX, limit_s / 2)
         try:
+            line = self._find(target)
             line.method(CHECK)(Empty(), timeout=timeout_s, metadata=self._connections.metadata())
         except grpc.RpcError as error:
             failure = self.read(error, target, line)
@@ -114,15 +119,16 @@ class Transport:
         attempts = Attempts(call, self.targets, limit_s, time.monotonic, random.uniform, began_s)
         while True:
             timeout_s, target = attempts.prepare(), attempts.backoff.target
-            line, metadata = self._find(target), self._connections.metadata()
+            line, metadata = None, self._connections.metadata()
             try:
+                line = self._find(target)
                 # With one coordinator the attempt begins when there is a connection. So one that
                 # fails may have counted. With several, a connection that fails leads to the next.
                 response: Response = line.method(call.method)(
                     call.request,
                     timeout=timeout_s,
                     metadata=metadata,
-                    wait_for_ready=not self._connections.is_shared,
+                    wait_for_ready=self._connections.waits_for_connection(target),
                 )
             except grpc.RpcError as error:
                 failure = self.read(error, target, line)
@@ -143,14 +149,17 @@ class Transport:
         If it fails, the next call tries another coordinator.
         """
         coordinators = Coordinators(self.targets)
-        line = self._find(coordinators.target)
+        try:
+            line = self._find(coordinators.target, BEGIN_S_MAX)
+        except Unresolvable as error:
+            return error
         future = line.method(call.method).future(
             call.request, timeout=timeout_s, metadata=self._connections.metadata()
         )
 
         def look(ended: Any, _line: Line[grpc.Channel] = line) -> None:
             if ended.code() in _AWAY:
-                self._drop_if_lost(read_failure(ended), coordinators.target, _line)
+                self._connections.drop_if_lost(read_failure(ended), coordinators.target, _line)
                 coordinators.failed()
                 self.targets = coordinators.order
 
@@ -169,7 +178,7 @@ class Transport:
         """Return whether a stream was refused that had an old token."""
         return self._connections.has_newer(failure, stream.metadata)
 
-    def read(self, error: grpc.RpcError, target: str, line: Line[grpc.Channel]) -> Failure:
+    def read(self, error: grpc.RpcError, target: str, line: Line[grpc.Channel] | None) -> Failure:
         """Return how a call failed.
 
         Raises:
@@ -178,15 +187,11 @@ class Transport:
         if self._closed.is_set():
             raise ClientClosed("the client was closed") from None
         failure = self._connections.read(error, target)
-        self._drop_if_lost(failure, target, line)
+        if line is not None:
+            self._connections.drop_if_lost(failure, target, line)
         if self._connections.is_unclear(failure, target):
             failure = self._connections.look_into(failure, target)
         return failure
-
-    def _drop_if_lost(self, failure: Failure, target: str, line: Line[grpc.Channel]) -> None:
-        """Use a channel no more that has lost its connection, or found none."""
-        if failure.code is grpc.StatusCode.UNAVAILABLE and not failure.details.reason:
-            self._connections.drop(target, line)
 
     def pause(self, pause_s: float) -> None:
         """Wait before another attempt.
@@ -197,13 +202,19 @@ class Transport:
         if self._closed.wait(pause_s):
             raise ClientClosed("the client was closed")
 
-    def _find(self, target: str) -> Line[grpc.Channel]:
+    def _find(self, target: str, limit_s: float = LOOK_UP_S_MAX) -> Line[grpc.Channel]:
         if self._pid != os.getpid():
             raise ClientClosed("this process was forked from the one that made the client")
         if self._closed.is_set():
             raise ClientClosed("the client was closed")
         self._connections.look()
-        return self._connections.find(target)
+        line = self._connections.find(target)
+        if line is None:
+            try:
+                line = self._connections.open(resolve(target, limit_s))
+            except Unresolved as error:
+                raise Unresolvable(error) from None
+        return line
 
 
 def close_in(pid: int, channel: grpc.Channel) -> None:
@@ -305,9 +316,9 @@ class Watch(Generic[Item]):
         """Take one answer; return whether there was one."""
         while not self._is_closed:
             stream = self._stream
-            if stream is None:
-                stream = self._stream = self._open()
             try:
+                stream = stream or self._open()
+                self._stream = stream
                 answer = next(stream.call)
             except StopIteration:
                 break
@@ -315,13 +326,14 @@ class Watch(Generic[Item]):
                 self._stream = None
                 if self._is_closed:
                     break
-                failure = self._transport.read(error, stream.target, stream.line)
+                line = None if stream is None else stream.line
+                failure = self._transport.read(error, self._order[0], line)
             else:
                 self._backoff, self._is_begun = None, True
                 self._transport.reached(stream.target)
                 self._items.extend(self._following.take(answer))
                 return True
-            if self._transport.is_renewed(failure, stream):
+            if stream is not None and self._transport.is_renewed(failure, stream):
                 continue
             if self._backoff is None:
                 limit_s = self._transport.limit_s

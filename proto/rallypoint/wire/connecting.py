@@ -7,29 +7,51 @@ the coordinator, and choose the pause themselves.
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from rallypoint.base.addresses import first_host
+from rallypoint.base.names import Unresolved
 from rallypoint.wire.access import Access
 from rallypoint.wire.handshakes import explain, is_closed, probe
+from rallypoint.wire.resolved import Resolved, has_name, resolve_soon
 
 CONNECT_S_MAX = 1.0
-LOOK_UP_S_MAX = 1.0
-"""Longest look-up of a name, which shows whether the name is the problem."""
+"""How long a connection may take, once its address is known."""
 _CHECK = "/grpc.health.v1.Health/Check"
 
 
 class Unreachable(Exception):
     """An attempt to connect failed."""
 
-    def __init__(self, text: str, *, is_there: bool = False) -> None:
-        """Keep what happened; `is_there`: something listens, but TLS fails."""
+    def __init__(self, text: str, *, is_answer: bool = False) -> None:
+        """Keep what happened.
+
+        Args:
+            text: why it failed.
+            is_answer: that is more than silence: TLS fails, or the name has no address.
+        """
         super().__init__(text)
-        self.is_there = is_there
+        self.is_answer = is_answer
+
+
+async def find_way(target: str) -> Resolved:
+    """Return where a channel to host:port leads.
+
+    Raises:
+        Unreachable: the name has no address, or none is known in time; the text says so.
+    """
+    try:
+        return await resolve_soon(target)
+    except Unresolved as error:
+        raise Unreachable(str(error), is_answer=True) from None
+
+
+def may_have_moved(channel: grpc.aio.Channel, target: str) -> bool:
+    """Return whether a channel to a name does not connect: it may have other addresses by now."""
+    is_failing = channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    return is_failing and has_name(target)
 
 
 async def connect(channel: grpc.aio.Channel, target: str, access: Access) -> None:
@@ -52,7 +74,7 @@ async def connect(channel: grpc.aio.Channel, target: str, access: Access) -> Non
     if state is not grpc.ChannelConnectivity.READY:
         why = await find_reason(channel, target, access)
         text = f"cannot connect to {target}" + (f": {why}" if why else "")
-        raise Unreachable(text, is_there=bool(why))
+        raise Unreachable(text, is_answer=bool(why))
 
 
 async def find_reason(channel: grpc.aio.Channel, target: str, access: Access) -> str:
@@ -67,18 +89,3 @@ async def find_reason(channel: grpc.aio.Channel, target: str, access: Access) ->
     if is_closed(text):
         return await asyncio.to_thread(probe, target, access)
     return explain(text)
-
-
-async def look_up(target: str) -> str:
-    """Return why the name of host:port cannot be resolved; empty: it can."""
-    host = first_host(target)
-    try:
-        async with asyncio.timeout(LOOK_UP_S_MAX):
-            await asyncio.get_running_loop().getaddrinfo(host, None)
-    except socket.gaierror as error:
-        return f"cannot resolve {host}: {error.strerror}"
-    except UnicodeError:
-        return f"cannot resolve {host}: it cannot be a host name; look for a typing error"
-    except TimeoutError:
-        return f"cannot resolve {host} within {LOOK_UP_S_MAX:g} s"
-    return ""

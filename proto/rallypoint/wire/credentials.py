@@ -23,6 +23,7 @@ from rallypoint.base.private_files import find_writer
 from rallypoint.wire.access import TOKEN_VARIABLE, Access, AccessFailed
 from rallypoint.wire.channel import Options
 from rallypoint.wire.files import FileUnusable, read_regular
+from rallypoint.wire.resolved import Resolved
 
 if TYPE_CHECKING:  # an agent reads its files before it loads gRPC
     import grpc
@@ -88,21 +89,23 @@ class Credentials:
         self._looked_s = clock_s()
         self._problem = ""
 
-    def open_channel(self, target: str, options: Options) -> grpc.Channel:
-        """Return a channel for blocking calls to host:port."""
+    def open_channel(self, at: Resolved, options: Options) -> grpc.Channel:
+        """Return a channel for blocking calls."""
         import grpc
 
+        options = self._options(at, options)
         if not self.access.uses_tls:
-            return grpc.insecure_channel(target, options=options)
-        return grpc.secure_channel(target, self._channel_credentials(), self._options(options))
+            return grpc.insecure_channel(at.uri, options=options)
+        return grpc.secure_channel(at.uri, self._channel_credentials(), options)
 
-    def open_aio_channel(self, target: str, options: Options) -> grpc.aio.Channel:
-        """Return a channel for asyncio to host:port."""
+    def open_aio_channel(self, at: Resolved, options: Options) -> grpc.aio.Channel:
+        """Return a channel for asyncio."""
         import grpc.aio
 
+        options = self._options(at, options)
         if not self.access.uses_tls:
-            return grpc.aio.insecure_channel(target, options=options)
-        return grpc.aio.secure_channel(target, self._channel_credentials(), self._options(options))
+            return grpc.aio.insecure_channel(at.uri, options=options)
+        return grpc.aio.secure_channel(at.uri, self._channel_credentials(), options)
 
     def metadata(self) -> Metadata:
         """Return the metadata of the next call; empty without a token."""
@@ -191,10 +194,11 @@ class Credentials:
         contents = self._contents
         return grpc.ssl_channel_credentials(contents.authorities, contents.key, contents.chain)
 
-    def _options(self, options: Options) -> Options:
-        if not self.access.server_name:
-            return options
-        return [*options, ("grpc.ssl_target_name_override", self.access.server_name)]
+    def _options(self, at: Resolved, options: Options) -> Options:
+        """Return the options of a channel, with the name that a certificate must have."""
+        if self.access.server_name:
+            return [*options, ("grpc.ssl_target_name_override", self.access.server_name)]
+        return [*options, ("grpc.default_authority", at.target)] if at.addresses else options
 
 
 def sent_twice(key: str) -> str:

@@ -8,11 +8,11 @@ handshake, which shows more.
 
 from __future__ import annotations
 
-import socket
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from rallypoint.base.addresses import parse_endpoint
+from rallypoint.base.names import connect
 from rallypoint.wire.access import Access
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def probe(target: str, access: Access, timeout_s: float = PROBE_S_MAX) -> str:
     refused = find_refusal(access).value
     try:
         with (
-            socket.create_connection((host, int(port)), timeout_s) as raw,
+            connect(host, int(port), timeout_s) as raw,
             _context(access).wrap_socket(raw, server_hostname=access.server_name or host) as line,
         ):
             if not access.uses_tls:

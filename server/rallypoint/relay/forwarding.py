@@ -19,6 +19,7 @@ from rallypoint.relay.sessions import Sessions
 from rallypoint.relay.uplink import RELAY
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.channel import client_options
+from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
 from rallypoint.wire.credentials import RELAYED_PEER_KEY, Credentials
 
 SESSION = "/rallypoint.v1.AgentService/Session"
@@ -69,7 +70,11 @@ class Calls(grpc.GenericRpcHandler):
         target = await self._uplinks.at_home()
         if not target:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the relay reaches no coordinator")
-        make: Any = (await self._open(target)).stream_stream(method)
+        try:
+            channel = await self._open(target)
+        except Unreachable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the relay: {error}")
+        make: Any = channel.stream_stream(method)
         call = make(timeout=context.time_remaining(), metadata=_to_metadata(context))
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -91,9 +96,10 @@ class Calls(grpc.GenericRpcHandler):
     async def _open(self, target: str) -> grpc.aio.Channel:
         """Return the channel to a coordinator, with the certificates as they are now."""
         key = target, self._credentials.version
-        if self._channel is None or key != self._key:
+        if self._channel is None or key != self._key or may_have_moved(self._channel, target):
+            at = await find_way(target)
             old, self._channel = self._channel, None
-            self._channel = self._credentials.open_aio_channel(target, client_options())
+            self._channel = self._credentials.open_aio_channel(at, client_options())
             self._key = key
             if old is not None:
                 self._old.append(old)

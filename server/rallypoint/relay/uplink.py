@@ -18,7 +18,7 @@ from rallypoint.relay.agent import OK, Agent, End, unavailable
 from rallypoint.relay.outgoing import Outgoing
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.connecting import Unreachable, connect
+from rallypoint.wire.connecting import Unreachable, connect, find_way
 from rallypoint.wire.credentials import Credentials
 
 log = get_logger()
@@ -110,7 +110,8 @@ class Uplink:
         problem = "the relay ends"
         try:
             options = client_options()
-            async with self._credentials.open_aio_channel(self.target, options) as channel:
+            at = await find_way(self.target)
+            async with self._credentials.open_aio_channel(at, options) as channel:
                 await connect(channel, self.target, self._credentials.access)
                 call: Any = channel.stream_stream(
                     RELAY,

@@ -19,7 +19,6 @@ from rallypoint.base.log import get_logger
 from rallypoint.relay.agent import Agent, End, unavailable
 from rallypoint.relay.uplink import Uplink
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.wire.connecting import look_up
 from rallypoint.wire.coordinators import HOPS_MAX, Coordinators
 from rallypoint.wire.credentials import Credentials
 
@@ -57,8 +56,6 @@ class Uplinks:
         self._problem = "it has not reached one yet"
         self._problems = dict[str, str]()
         """Of each coordinator that was not reached since one was: the problem that was logged."""
-        self._resolved = set[str]()
-        """Coordinators whose names were resolved once: another look-up would delay the agents."""
 
     @property
     def home(self) -> str:
@@ -86,14 +83,12 @@ class Uplinks:
             if is_reached:
                 backoff_s = BACKOFF_S_MIN
                 self._coordinators.welcomed()
-                self._resolved.add(target)
                 self._problems.clear()
                 self._set_home(uplink)
                 log.info("coordinator_reached", coordinator=target)
                 await uplink.gone.wait()
                 self._set_home(None)
-            problem = uplink.problem if is_reached else await self._explain(uplink)
-            self._problem = problem
+            problem = self._problem = uplink.problem
             if problem != self._problems.get(target):
                 self._problems[target] = problem
                 event = "coordinator_lost" if is_reached else "coordinator_not_reached"
@@ -101,16 +96,6 @@ class Uplinks:
             if not self._coordinators.failed():
                 await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s))
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
-
-    async def _explain(self, uplink: Uplink) -> str:
-        """Return why a coordinator is not reached; its name is looked up until it was resolved."""
-        if uplink.target in self._resolved:
-            return uplink.problem
-        problem = await look_up(uplink.target)
-        if problem:
-            return f"{uplink.problem}; {problem}"
-        self._resolved.add(uplink.target)
-        return uplink.problem
 
     def _set_home(self, uplink: Uplink | None) -> None:
         self._home = uplink

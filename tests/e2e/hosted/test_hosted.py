@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.operator.broken import listening
 from support.processes.commands import COORDINATOR, NODE_AGENT, Command
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
@@ -206,7 +206,8 @@ def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World
 @pytest.mark.long
 def test_other_program_at_the_endpoint(world: World) -> None:
     """One line, and 2."""
-    with socket.create_server(("127.0.0.1", int(world.target.rpartition(":")[2]))):
+    port = int(world.target.rpartition(":")[2])
+    with listening(b"SSH-2.0-OpenSSH_9.2\r\n", port):
         agent = start(world, "a")
 
         assert agent.wait() == 2
@@ -227,6 +228,20 @@ def test_node_that_does_not_host_waits_for_the_one_that_does(world: World) -> No
     assert agent.wait() == 75
     assert event["hint"] in agent.said()[-1]
     assert len(agent.events("coordinator_not_reached")) == 1
+    assert world.left() == []
+
+
+def test_endpoint_that_is_misspelled_is_told_at_once(world: World) -> None:
+    """Not after the time that nodes usually take to start, and without advice about its host."""
+    world.target = "no.such.invalid:29400"
+    agent = start(world, "a", "--join-timeout=8")
+    event = agent.wait_event("coordinator_not_reached")
+
+    assert event["why"] == "no.such.invalid cannot be resolved: is it spelled right?"
+    assert int(event["then"].split("retrying for ")[1].split(" s")[0]) > 4
+    assert "hint" not in event
+    assert agent.wait() == 75
+    assert agent.said()[-1].endswith(f"the last answer: {event['why']}")
     assert world.left() == []
 
 

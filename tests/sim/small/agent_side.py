@@ -74,6 +74,7 @@ class AgentSide(KeySide):
             self.arena.plans[number], self.arena.plans[number].spec, site.session
         )
         hello = settings.hello(
+            address=settings.address,
             node_name=site.name,
             run=site.run,
             coordinator_id=site.coordinator_id,

@@ -244,6 +244,7 @@ class Agent:
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
         hello = self.settings.hello(
+            address=self.settings.address,
             node_name=self.name,
             run=self.run,
             coordinator_id=self.coordinator_id,

@@ -28,26 +28,30 @@ class _Greeter(grpc.GenericRpcHandler):
 
 @contextmanager
 def greeting(
-    pair: Pair | None = None, client_ca: str = "", handler: grpc.GenericRpcHandler | None = None
+    pair: Pair | None = None,
+    client_ca: str = "",
+    handler: grpc.GenericRpcHandler | None = None,
+    at: str = "127.0.0.1:0",
 ) -> Iterator[int]:
-    """Yield the port of a server on 127.0.0.1.
+    """Yield the port of a server.
 
     Args:
         pair: its certificate, looked at for each handshake; None: no TLS.
         client_ca: authority that clients need a certificate of; empty: they need none.
         handler: answers; None: with what the client has shown.
+        at: host:port.
     """
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads, handlers=[handler or _Greeter()])
         if pair is None:
-            port = server.add_insecure_port("127.0.0.1:0")
+            port = server.add_insecure_port(at)
         else:
             credentials = grpc.dynamic_ssl_server_credentials(
                 _configuration(pair, client_ca),
                 lambda: _configuration(pair, client_ca),
                 require_client_authentication=bool(client_ca),
             )
-            port = server.add_secure_port("127.0.0.1:0", credentials)
+            port = server.add_secure_port(at, credentials)
         server.start()
         try:
             yield port

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import resolve
 from support.processes.jobs import Jobs
 
 
@@ -50,7 +51,7 @@ class _Adding(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
 def open_secured(target: str, access: Access) -> grpc.Channel:
     """Return a channel whose calls prove who makes them."""
     credentials = Credentials(access)
-    channel = credentials.open_channel(target, client_options())
+    channel = credentials.open_channel(resolve(target), client_options())
     return grpc.intercept_channel(channel, _Adding(credentials))
 
 

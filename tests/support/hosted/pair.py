@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +25,16 @@ PROMPT = {
     "PET_LEASE": "15",
 }
 """Policies that make a job wait. They are variables: the command lines are those of torchrun."""
+
+
+NAME_SERVER = "127.0.0.53"
+SILENT_SERVER = f"""
+import socket, time
+with socket.socket(type=socket.SOCK_DGRAM) as server:
+    server.bind(("{NAME_SERVER}", 53))
+    print("it listens", flush=True)
+    time.sleep(600)
+"""
 
 
 class Pair:
@@ -48,12 +60,23 @@ class Pair:
 
     def agent(self, rank: int, line: Line) -> Command:
         """Run a command line of torchrun on one of the hosts, with the word replaced."""
-        host = self.network.hosts[NAMES[rank]]
-        here = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', NAMES[rank])
         words = [NODE_AGENT, *self._fill(line.flags, rank).split(), OBEDIENT]
         variables = dict(text.split("=", 1) for text in self._fill(line.variables, rank).split())
-        name = f"agent {NAMES[rank]}"
-        return self.world.start(name, [*host.prefix(), *here, *words], {**PROMPT, **variables})
+        return self.start(rank, words, {**PROMPT, **variables})
+
+    def start(self, rank: int, words: Sequence[str], variables: Mapping[str, str]) -> Command:
+        """Run a command on one of the hosts."""
+        name = NAMES[rank]
+        host = self.network.hosts[name]
+        here = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
+        return self.world.start(f"{words[0]} {name}", [*host.prefix(), *here, *words], variables)
+
+    def silence_names(self) -> None:
+        """Give both hosts a name server that reads nothing, beside the files that they have."""
+        for rank, folder in enumerate(self._folders):
+            (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
+            server = self.start(rank, [sys.executable, "-c", SILENT_SERVER], {})
+            server.wait_stdout("it listens")
 
     def _fill(self, text: str, rank: int) -> str:
         values = {

@@ -93,9 +93,9 @@ def coordinator(
 
 
 @contextmanager
-def _listening(answer: bytes) -> Iterator[int]:
+def listening(answer: bytes, port: int = 0) -> Iterator[int]:
     """Yield the port of another program, which answers each connection and hangs up."""
-    with socket.create_server((HOST, 0)) as server:
+    with socket.create_server((HOST, port)) as server:
 
         def serve() -> None:
             while True:
@@ -149,7 +149,7 @@ def nothing_listens(folder: Path) -> Iterator[Options]:
 
 @contextmanager
 def other_program(folder: Path, answer: bytes = b"") -> Iterator[Options]:
-    with _listening(answer) as port:
+    with listening(answer) as port:
         yield at(port)
 
 

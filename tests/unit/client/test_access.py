@@ -22,6 +22,7 @@ from rallypoint.wire import credentials as credentials_module
 from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.credentials import Credentials
 from rallypoint.wire.handshakes import explain, is_closed
+from rallypoint.wire.resolved import Resolved
 from support.access.authority import Authority
 from support.access.greeters import greeting
 from support.clients.scripted import Script
@@ -172,17 +173,19 @@ def test_renewed_certificates_open_another_channel(
     version, opened, closed = [1], list[int](), list[int]()
     monkeypatch.setattr(Credentials, "version", property(lambda self: version[0]))
 
-    def open_channel(credentials: Credentials, target: str, options: object) -> FakeChannel:
+    def open_channel(credentials: Credentials, at: Resolved, options: object) -> FakeChannel:
         opened.append(version[0])
         return FakeChannel(closed, version[0])
 
     connections = Connections[FakeChannel](
         "head:1", "", PLAIN, open_channel, lambda channel: closed.append(channel.number)
     )
-    call_on_old = connections.find("head:1")
+    at = Resolved("head:1")
+    call_on_old = connections.open(at)
     same = connections.find("head:1") is call_on_old
     version[0] = 2
-    new = connections.find("head:1")
+    assert connections.find("head:1") is None
+    new = connections.open(at)
     numbers = sorted(channel.number for channel in connections.channels())
 
     assert (same, opened, new.channel.number, closed) == (True, [1, 2], 2, [])

@@ -12,7 +12,6 @@ from rallypoint.relay import uplinks
 from rallypoint.relay.uplink import Uplink
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.access import PLAIN
-from rallypoint.wire.connecting import look_up
 from rallypoint.wire.credentials import Credentials
 
 LIMIT_S = 10
@@ -47,12 +46,3 @@ async def test_each_problem_is_logged_once(
     named = [one["coordinator"] for one in logged if one["event"] == "coordinator_not_reached"]
 
     assert ["127.0.0.1:1", "127.0.0.1:2"] == named
-
-
-async def test_impossible_name_has_its_own_text() -> None:
-    """One that cannot be encoded was not looked up in vain."""
-    host = "a" * 64 + ".example"
-
-    assert f"cannot resolve {host}: it cannot be a host name; look for a typing error" == (
-        await look_up(f"{host}:1")
-    )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import socket
 
-from rallypoint.agent.machine.address import find_local_address
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.workers.environ import Launch
-from rallypoint.base.addresses import first_host
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import PLAIN, Access
@@ -46,8 +44,6 @@ def foreign_settings(
         outcome_timeout_ms: how long a node whose workers have succeeded waits for one.
         access: how the agent proves who it is.
     """
-    if address is None:
-        address = find_local_address(first_host(coordinator))
     return Settings(
         coordinator=coordinator,
         access=access,
@@ -59,7 +55,7 @@ def foreign_settings(
         node_name=node_name or socket.gethostname(),
         node_name_explicit=node_name is not None,
         node_rank=None,
-        address=address,
+        address=address or "",
         host_name=socket.gethostname(),
         labels={},
         launch_id="",

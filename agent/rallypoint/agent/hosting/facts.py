@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
 
 from rallypoint.agent.hosting.decision import HostFacts, Hosting, names_this_host
 from rallypoint.base.addresses import is_loopback
+from rallypoint.base.names import Found, Unresolved, find
+
+_UNKNOWN = Found(())
 
 
 def is_host(hosting: Hosting) -> bool:
@@ -23,24 +25,25 @@ def leads_here(host: str) -> bool:
 
 def find_facts(host: str) -> HostFacts:
     """Look up what is known about this host and another, or the same. May block."""
-    name = socket.gethostname()
-    addresses, full_names = _resolve(name)
-    named, _ = _resolve(host)
+    named = frozenset(_resolve(host).addresses)
     own = frozenset(filter(is_own, named))
-    return HostFacts(name=name, full_names=full_names, addresses=addresses, named=named, own=own)
+    name = socket.gethostname()
+    mine = _UNKNOWN if own else _resolve(name)  # a look-up that may take long, and decides nothing
+    return HostFacts(
+        name=name,
+        full_names=mine.full_names,
+        addresses=frozenset(mine.addresses),
+        named=named,
+        own=own,
+    )
 
 
-def _resolve(name: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the addresses and canonical names of a host; nothing when it is unknown."""
+def _resolve(name: str) -> Found:
+    """Return what is known of a host by now."""
     try:
-        found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
-    except (OSError, UnicodeError):  # UnicodeError: the text cannot be a name
-        return frozenset(), frozenset()
-    return frozenset(str(one[4][0]) for one in found), _nonempty(one[3] for one in found)
-
-
-def _nonempty(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset(filter(None, texts))
+        return find(name)
+    except Unresolved:
+        return _UNKNOWN
 
 
 def is_own(address: str) -> bool:

@@ -45,7 +45,10 @@ ATTEMPTS_MAX = 3
 """Coordinators in a row that end at their start, after which the agent gives up, unless it was
 connected before."""
 STRANGER_S = 5.0
-"""How long something may listen without an answer until it counts as another program."""
+"""How long something may give wrong answers until it counts as another program."""
+SILENT_S = 30.0
+"""How long something may listen without an answer until the agent gives up. It may be a coordinator
+that stands still."""
 FAREWELL_S_MAX = 5.0
 """How long the agent waits at its end for the coordinator's: until all nodes know the outcome."""
 
@@ -90,14 +93,14 @@ class Keeper:
         self._has_served = False
         """The one that was started last has served this agent."""
         self._strange_since_s = 0.0
-        """When something was first found that listens and does not answer; 0: nothing was."""
+        """When something was first found that listens and is no coordinator; 0: nothing was."""
         self._problem = ""
         """Why no coordinator serves there, one line, as far as this node knows."""
 
     def begin(self) -> None:
         """Find out whether this node is the host; if so, start a coordinator unless one listens.
 
-        Blocks while a name is looked up.
+        Blocks for a moment while a name is looked up.
 
         Raises:
             CannotHost: there is no place for the coordinator's journal, or no process can start.
@@ -288,13 +291,17 @@ class Keeper:
             who, why = await identify(target, self._access, self.hosting.host)
         except AccessFailed as error:
             raise CannotHost(str(error)) from error
-        if who is not Listener.COORDINATOR:
+        endpoint = self.hosting.endpoint
+        if who is Listener.SILENT:
+            text = f"what listens at {endpoint} does not answer: is it stopped? else choose"
+            self._suspect(f"{text} another port", SILENT_S)
+        elif who is not Listener.COORDINATOR:
             self._suspect(
-                f"what listens at {self.hosting.endpoint} cannot be used: {why}"
+                f"what listens at {endpoint} cannot be used: {why}"
                 if why
-                else f"another program listens at {self.hosting.endpoint}, which is no "
+                else f"another program listens at {endpoint}, which is no "
                 "coordinator: choose another port",
-                is_certain=who is Listener.FOREIGN,
+                0.0 if who is Listener.FOREIGN else STRANGER_S,
             )
         elif host == self.hosting.host:
             self._is_known, self._problem = True, ""
@@ -312,7 +319,8 @@ class Keeper:
             # Such as one for [::1], when this agent's endpoint is the name of the host.
             self._suspect(
                 f"a coordinator listens on port {port} of this host, but not at {host}: give all "
-                "agents of this host the same endpoint, or choose another port"
+                "agents of this host the same endpoint, or choose another port",
+                STRANGER_S,
             )
         else:
             self._problem = (
@@ -320,10 +328,10 @@ class Keeper:
                 "address, or let the node that has it be node 0"
             )
 
-    def _suspect(self, problem: str, *, is_certain: bool = False) -> None:
-        """Give up if what listens there has been no coordinator of this job for a while."""
+    def _suspect(self, problem: str, patience_s: float) -> None:
+        """Give up if what listens there has been no coordinator of this job for so long."""
         now_s = time.monotonic()
         self._strange_since_s = self._strange_since_s or now_s
         self._problem = problem
-        if is_certain or now_s - self._strange_since_s >= STRANGER_S:
+        if now_s - self._strange_since_s >= patience_s:
             raise CannotHost(problem)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from enum import Enum
 from functools import partial
 
 from msgspec.structs import replace
 
 from rallypoint.base.file_thread import FileThread
+from rallypoint.base.names import LOOK_UP_S_MAX, connect, open_connection
 from rallypoint.wire.access import Access
 
 CONNECT_S_MAX = 1.0
@@ -26,14 +26,16 @@ class Listener(Enum):
     FOREIGN = "foreign"
     """A program that certainly is none."""
     UNKNOWN = "unknown"
-    """It does not answer. It may be a coordinator that is stalled, or just ends."""
+    """It has answered or hung up. It may be a coordinator that just ends."""
+    SILENT = "silent"
+    """It does not answer. It may be a coordinator that is stalled."""
 
 
 def is_listening(host: str, port: int) -> bool:
     """Return whether something accepts connections there. Blocks, within a limit."""
     try:
-        socket.create_connection((host, port), CONNECT_S_MAX).close()
-    except (OSError, UnicodeError):
+        connect(host, port, CONNECT_S_MAX).close()
+    except OSError:
         return False
     return True
 
@@ -41,9 +43,9 @@ def is_listening(host: str, port: int) -> bool:
 async def accepts(host: str, port: int) -> bool:
     """Return the same without blocking the event loop."""
     try:
-        async with asyncio.timeout(CONNECT_S_MAX):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, UnicodeError, TimeoutError):
+        async with asyncio.timeout(LOOK_UP_S_MAX + CONNECT_S_MAX):
+            _, writer = await open_connection(host, port)
+    except (OSError, TimeoutError):
         return False
     writer.close()
     return True
@@ -66,6 +68,7 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     from rallypoint.wire.channel import client_options
+    from rallypoint.wire.connecting import Unreachable, find_way
     from rallypoint.wire.credentials import Credentials
     from rallypoint.wire.handshakes import explain, is_closed, probe
 
@@ -73,7 +76,11 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
     if access.uses_tls:
         access = replace(access, server_name=access.server_name or name)
     credentials = await files.begin(partial(Credentials, access)).future
-    async with credentials.open_aio_channel(target, client_options()) as channel:
+    try:
+        at = await find_way(target)
+    except Unreachable:
+        return Listener.SILENT, ""  # it was known when a connection was made
+    async with credentials.open_aio_channel(at, client_options()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         try:
@@ -83,6 +90,8 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
             foreign = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND)
             if error.code() in foreign:
                 return Listener.FOREIGN, ""
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Listener.SILENT, ""
             text = error.details() or ""
             if is_closed(text):
                 return Listener.UNKNOWN, await files.begin(partial(probe, target, access)).future

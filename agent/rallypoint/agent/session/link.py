@@ -33,7 +33,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
-from rallypoint.wire.connecting import Unreachable, look_up
+from rallypoint.wire.connecting import Unreachable
 from rallypoint.wire.coordinators import Coordinators
 from rallypoint.wire.credentials import Metadata
 
@@ -130,8 +130,6 @@ class Link:
         self.user = user
         self.exchange = Exchange(session_id)
         self._wake = asyncio.Event()
-        self._is_name_known = False
-        """The coordinator was reached once, or its name was resolved: no further look-up."""
         self._sent_to = ""
         """The owner of the job that was logged last, since the last Welcome."""
         self._sent_why = ""
@@ -141,7 +139,8 @@ class Link:
         self._refused = ""
         """Why the coordinator has refused the agent, or a message, as it was logged last."""
         self.is_answered = False
-        """A coordinator has answered, if only to say why it cannot serve, or which one does."""
+        """A coordinator has answered, if only to say why it cannot serve, or which one does; or it
+        is known better why none can be reached."""
         self.run_ending = ""
         """The answer that the run before has to end first; empty: it has ended."""
         self._beat_at = 0.0
@@ -181,7 +180,7 @@ class Link:
             is_at_once = self._move(end)
             if is_at_once and end.owner:
                 continue  # the agent has learned where to go, and has lost nothing
-            why = end.why + await self._look_up(target)
+            why = end.why
             if end.moves and target == self._sent_to:
                 self.is_answered = True
                 why += f": {self._sent_why}; if it runs, correct its --advertise"
@@ -199,7 +198,7 @@ class Link:
             self.is_answered = True
             return _End(str(redirected), redirected.retry_s, owner=redirected.address)
         except Unreachable as error:
-            self.is_answered = error.is_there
+            self.is_answered = error.is_answer
             return _End(str(error), moves=True)
         except BrokenStream as broken:
             is_refused = broken.retry_s > 0 and not self.exchange.is_welcome
@@ -268,19 +267,6 @@ class Link:
             self._refused = why
             log.error("message_refused", why=why, then="workers keep running; retrying")
 
-    async def _look_up(self, target: str) -> str:
-        """Return why the coordinator's name cannot be resolved, or ""; not again once it was.
-
-        There is no look-up after the coordinator was reached: it would delay a reconnection.
-        """
-        if self._is_name_known:
-            return ""
-        problem = await look_up(target)
-        if problem:
-            return f"; {problem}"
-        self._is_name_known = True
-        return ""
-
     async def _attempt(self) -> None:
         async with await self._opening.open(self.target) as channel:
             await self._opening.connect(channel, self.target)
@@ -334,7 +320,6 @@ class Link:
             if not self.exchange.accept(message, self.user.epoch()):
                 continue
             if message.HasField("welcome"):
-                self._is_name_known = True
                 self._opening.welcomed()
             if self.exchange.take_timing(message):
                 self._beat_sooner()

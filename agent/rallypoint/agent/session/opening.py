@@ -16,7 +16,7 @@ from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.connecting import Unreachable, connect
+from rallypoint.wire.connecting import Unreachable, connect, find_way
 from rallypoint.wire.credentials import READABLE, Credentials, Metadata, find_readable
 
 log = get_logger()
@@ -53,12 +53,13 @@ class Opening:
 
         Raises:
             AccessFailed: a file is of no use, and there is none from before.
-            Unreachable: the files cannot be read in time.
+            Unreachable: the files cannot be read, or the name is not resolved, in time.
             Dismissed: no attempt will ever succeed.
         """
         if self._grounds is not None:
             await self._grounds.prepare()
-        return (await self._read()).open_aio_channel(target, client_options())
+        credentials = await self._read()
+        return credentials.open_aio_channel(await find_way(target), client_options())
 
     def welcomed(self) -> None:
         """Note that a coordinator serves the agent."""

@@ -10,13 +10,11 @@ from msgspec import Struct
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.keeper import Keeper
-from rallypoint.agent.machine.address import find_local_address
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
-from rallypoint.base.addresses import first_host
 from rallypoint.elastic.node.options import JobOptions
 from rallypoint.wire.access import PLAIN, from_environment
 from rallypoint.wire.job_secret import with_job_secret
@@ -75,10 +73,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     def settings(self) -> Settings:
         """Return the settings of an agent; a built-in coordinator has no address yet."""
         incarnation, host = os.urandom(16).hex(), socket.gethostname()
-        if self.coordinator is None:
-            address = self.local_addr or "127.0.0.1"
-        else:
-            address = self.local_addr or find_local_address(first_host(self.coordinator))
+        address = self.local_addr or ("127.0.0.1" if self.coordinator is None else "")
         access = PLAIN
         if self.coordinator is not None:
             access = from_environment(self.environment)

@@ -51,6 +51,8 @@ def run(args: Values, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     configure_logs(args.log_level, args.log_format, open_text(console))
     # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # The members of etcd: its own resolver would wait for name servers that have nothing to say.
+    os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     try:
         return asyncio.run(_run(serve))
     finally:

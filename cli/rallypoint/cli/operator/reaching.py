@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rallypoint.base.names import Unresolved, connect
 from rallypoint.cli.operator.failures import NotReached
 from rallypoint.wire.handshakes import Fault, describe_fault, find_refusal
 
@@ -74,7 +75,7 @@ def find_problem(endpoint: str, access: Access, limit_s: float) -> str:
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     try:
-        with socket.create_connection((host, int(port)), limit_s) as connection:
+        with connect(host, int(port), limit_s) as connection:
             if access.uses_tls:
                 with _wrap(connection, access, host) as secured:
                     _greet(secured, access)
@@ -124,8 +125,8 @@ def _describe_error(error: OSError, access: Access, host: str, limit_s: float) -
 
     if isinstance(error, ssl.SSLError):
         return describe_fault(error, access, access.server_name or host)
-    if isinstance(error, socket.gaierror):
-        return f"the name {host} cannot be resolved"
+    if isinstance(error, Unresolved):
+        return str(error)
     if isinstance(error, TimeoutError):
         return f"no answer within {limit_s:.3g} s"
     return (error.strerror or str(error)).lower()

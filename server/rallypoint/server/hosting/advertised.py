@@ -14,6 +14,7 @@ from functools import partial
 from rallypoint.base.addresses import first_host
 from rallypoint.base.background import keep_looking
 from rallypoint.base.log import get_logger
+from rallypoint.base.names import open_connection
 from rallypoint.server.shards.standing import REMIND_S
 from rallypoint.server.shards.view import Member
 
@@ -74,7 +75,7 @@ class Advertised:
         host, _, port = self._address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                _, writer = await asyncio.open_connection(first_host(f"{host}:{port}"), int(port))
+                _, writer = await open_connection(first_host(f"{host}:{port}"), int(port))
         except TimeoutError:
             why = f"no answer within {CONNECT_S_MAX:g} s"
         except OSError as error:

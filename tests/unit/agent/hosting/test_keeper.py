@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -24,6 +25,8 @@ from rallypoint.agent.hosting.protection import Protection
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.wire.access import PLAIN, Access
 from support.access.authority import Authority
+from support.machines.resolver import install
+from support.operator.broken import listening
 
 
 @pytest.fixture
@@ -231,12 +234,44 @@ def ended(pid: int) -> bool:
 def test_other_program_at_the_endpoint_is_named_as_the_reason(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts connections, and does not answer as a coordinator."""
+    """It answers, but not as a coordinator."""
     monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
-    with socket.create_server(("127.0.0.1", port)):
+    with listening(b"SSH-2.0-OpenSSH_9.2\r\n", port):
         stranger = keeper(port)
         with pytest.raises(CannotHost, match=f"another program listens at 127.0.0.1:{port}"):
             asyncio.run(stranger.prepare())
+
+
+def test_what_is_silent_is_not_called_another_program(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a coordinator that stands still, and has more time to answer."""
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
+    text = f"what listens at 127.0.0.1:{port} does not answer: is it stopped"
+    with socket.create_server(("127.0.0.1", port)):
+        silent = keeper(port)
+        asyncio.run(silent.prepare())
+        assert silent.describe_wait().startswith(text)
+        monkeypatch.setattr("rallypoint.agent.hosting.keeper.SILENT_S", 0.0)
+        with pytest.raises(CannotHost, match=re.escape(text)):
+            asyncio.run(silent.prepare())
+
+
+def test_name_server_that_is_silent_makes_no_stranger(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's name is not known yet: nothing was asked, so nothing is wrong."""
+    resolver = install(monkeypatch)
+    resolver.hold("head")
+    monkeypatch.setattr("rallypoint.agent.hosting.keeper.STRANGER_S", 0.0)
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            waiting = keeper(port, host="head", is_chosen=True)
+            asyncio.run(waiting.prepare())
+    finally:
+        resolver.release_all()
+
+    assert "another program" not in waiting.describe_wait()
 
 
 def test_coordinator_that_does_not_start_is_explained(

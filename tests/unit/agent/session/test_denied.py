@@ -30,7 +30,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Metadata]]:
     sleep = asyncio.sleep
 
     async def attempt(self: Link) -> None:
-        self._is_name_known = True
         channel = await self._opening.open("127.0.0.1:1")
         await channel.close()
         self._metadata = self._opening.metadata()

@@ -29,7 +29,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     sleep = asyncio.sleep
 
     async def attempt(self: Link) -> None:
-        self._is_name_known = self.exchange.is_welcome = True
+        self.exchange.is_welcome = True
         raise link_module._translate(INVALID, "nowhere:1")
 
     async def pause(seconds: float) -> None:

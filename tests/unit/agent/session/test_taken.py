@@ -26,7 +26,6 @@ async def run(monkeypatch: pytest.MonkeyPatch, *answers: Exception, held: int = 
     left = list(answers)
 
     async def attempt(self: Link) -> None:
-        self._is_name_known = True
         raise left.pop(0)
 
     monkeypatch.setattr(link, "TAKEN_S", TAKEN_S)

@@ -15,6 +15,7 @@ from rallypoint.wire import credentials as credentials_module
 from rallypoint.wire.access import PLAIN, Access, AccessFailed, from_environment, to_environment
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials, find_readable
+from rallypoint.wire.resolved import Resolved, resolve
 from support.access.authority import Authority
 from support.access.greeters import METHOD, greeting
 
@@ -41,13 +42,14 @@ class Clock:
 
 
 def greet(credentials: Credentials, port: int, host: str = "127.0.0.1") -> str:
-    with credentials.open_channel(f"{host}:{port}", client_options()) as channel:
+    with credentials.open_channel(resolve(f"{host}:{port}"), client_options()) as channel:
         call: Callable[..., bytes] = channel.unary_unary(METHOD)
         return call(b"", timeout=TIMEOUT_S, metadata=credentials.metadata()).decode()
 
 
 async def greet_aio(credentials: Credentials, port: int) -> str:
-    async with credentials.open_aio_channel(f"127.0.0.1:{port}", client_options()) as channel:
+    at = Resolved(f"127.0.0.1:{port}")
+    async with credentials.open_aio_channel(at, client_options()) as channel:
         call: Any = channel.unary_unary(METHOD)
         answer: bytes = await call(b"", timeout=TIMEOUT_S, metadata=credentials.metadata())
         return answer.decode()
@@ -200,8 +202,8 @@ async def test_only_looks_read_files(authority: Authority, monkeypatch: pytest.M
     clock.now_s += 10 * credentials_module.LOOK_S
     monkeypatch.setattr(credentials_module, "_sign", None)
     credentials.metadata()
-    await credentials.open_aio_channel("127.0.0.1:1", []).close()
-    credentials.open_channel("127.0.0.1:1", []).close()
+    await credentials.open_aio_channel(Resolved("127.0.0.1:1"), []).close()
+    credentials.open_channel(Resolved("127.0.0.1:1"), []).close()
 
     assert (credentials.version, credentials.is_due) == (1, True)
 

@@ -18,7 +18,7 @@ from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.life import live
-from rallypoint.agent.machine.address import find_local_address, is_of_this_host
+from rallypoint.agent.machine.address import is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.session.program import describe_program, find_user
@@ -26,7 +26,6 @@ from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
-from rallypoint.base.addresses import first_host
 from rallypoint.base.console import Consoles, open_text
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
@@ -150,10 +149,8 @@ def _settings(
     for_workers: dict[str, str],
 ) -> Settings:
     incarnation = os.urandom(16).hex()
-    address = resolution.address
-    if address is None:
-        address = find_local_address(first_host(target))
-    elif not is_of_this_host(address):
+    address = resolution.address or ""
+    if address and not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
     timeout_ms = args.coordinator_timeout
     return Settings(

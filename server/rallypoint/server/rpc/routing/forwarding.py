@@ -25,7 +25,8 @@ from rallypoint.server.rpc.routing.standstill import Standstill
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.server.shards.lease import now_s
 from rallypoint.wire.access import PLAIN
-from rallypoint.wire.channel import client_options
+from rallypoint.wire.channel import Options, client_options
+from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
 from rallypoint.wire.credentials import Credentials
 from rallypoint.wire.errors import DETAILS_KEY
 
@@ -136,7 +137,7 @@ class Forwarder:
             CallFailed: when it ends with another status than OK.
         """
         self._refuse_old()
-        make: Any = (await self._channel(address)).unary_unary(route.path)
+        make: Any = (await self._channel(shard, address)).unary_unary(route.path)
         call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
         with self._watching(call, shard, address) as sent:
             answer: bytes = await _translated(sent, call)
@@ -151,7 +152,7 @@ class Forwarder:
             CallFailed: when it ends with another status than OK.
         """
         self._refuse_old()
-        make: Any = (await self._channel(address)).unary_stream(route.path)
+        make: Any = (await self._channel(shard, address)).unary_stream(route.path)
         call = make(request, timeout=context.time_remaining(), metadata=forwarded(context, shard))
         with self._watching(call, shard, address) as sent:
             while (answer := await _translated(sent, call.read())) is not grpc.aio.EOF:
@@ -176,22 +177,36 @@ class Forwarder:
             self._sent.discard(sent)
             call.cancel()
 
-    async def _channel(self, address: str) -> grpc.aio.Channel:
+    async def _channel(self, shard: int, address: str) -> grpc.aio.Channel:
+        """Return the channel to a coordinator; one that cannot connect is opened again."""
         key = address, self._credentials.version
         channel = self._channels.pop(key, None)
-        if channel is None:
-            options = [
-                *client_options(),
-                ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS),
-                ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
-                ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
-            ]
-            channel = self._credentials.open_aio_channel(address, options)
+        if channel is None or may_have_moved(channel, address):
+            try:
+                at = await find_way(address)
+            except Unreachable:
+                trouble = self._directory.trouble()
+                raise CallFailed.of(owner_lost_status(shard, address, trouble)) from None
+            finally:
+                if channel is not None:
+                    await channel.close()
+            # Another call may have opened one while the name was looked up.
+            channel = self._channels.pop(key, None)
+            channel = channel or self._credentials.open_aio_channel(at, _options())
         self._channels[key] = channel
         if len(self._channels) > CHANNELS_MAX:
             oldest = self._channels.pop(next(iter(self._channels)))
             await oldest.close()
         return channel
+
+
+def _options() -> Options:
+    return [
+        *client_options(),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS),
+        ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    ]
 
 
 async def _translated(sent: _Sent, answer: Awaitable[Any]) -> Any:

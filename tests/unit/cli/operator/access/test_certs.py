@@ -18,6 +18,7 @@ from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import Resolved
 from support.access.authority import Pair
 from support.access.greeters import METHOD, greeting
 
@@ -50,7 +51,8 @@ def test_coordinator_and_client_know_each_other(folder: Path) -> None:
     )
     server = Pair(str(folder / "head.pem"), str(folder / "head.key"))
     with greeting(server, access.ca_file) as port:
-        with Credentials(access).open_channel(f"127.0.0.1:{port}", client_options()) as channel:
+        at = Resolved(f"127.0.0.1:{port}")
+        with Credentials(access).open_channel(at, client_options()) as channel:
             call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
 
             assert call(b"", timeout=10) == b"ops-ann|"

@@ -14,6 +14,7 @@ from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.resolved import resolve
 
 CALL_S_MAX = 5.0
 _MS = 1_000.0
@@ -28,7 +29,7 @@ def ask(access: Access, at: Endpoint, limit_s: float = CALL_S_MAX) -> About | Re
         limit_s: longest connection, and longest call after it.
     """
     credentials = Credentials(access)
-    with credentials.open_channel(str(at), client_options()) as channel:
+    with credentials.open_channel(resolve(str(at)), client_options()) as channel:
         call = channel.unary_unary(
             GET_COORDINATOR.path,
             request_serializer=GET_COORDINATOR.request.SerializeToString,
