@@ -136,7 +136,7 @@ def parse_options(config: Mapping[str, Any]) -> JobOptions:
     # From the vaguer to the clearer key: the later one wins.
     for key, name in (("timeout", "join_timeout"), ("last_call_timeout", "last_call")):
         if config.get(key) is not None:
-            fields[name] = _read(key, config[key], _milliseconds)
+            fields[name] = _read(key, config[key], _KEYS[name])
     for key, parse in _KEYS.items():
         if config.get(key) is not None:
             fields[key] = _read(key, config[key], parse)
@@ -165,6 +165,12 @@ def _milliseconds(value: Any) -> int:
     if not 0 <= seconds < 1e9:
         raise ValueError("not a number of seconds from 0 on")
     return round(seconds * 1000)
+
+
+def _positive_milliseconds(value: Any) -> int:
+    if not (milliseconds := _milliseconds(value)):
+        raise ValueError("no time to wait: give more than 0 s")
+    return milliseconds
 
 
 def _count(value: Any) -> int:
@@ -198,7 +204,7 @@ def _bytes(value: Any) -> int:
 
 
 _KEYS: dict[str, Callable[[Any], Any]] = {
-    "join_timeout": _milliseconds,
+    "join_timeout": _positive_milliseconds,
     "last_call": _milliseconds,
     "settle_time": _milliseconds,
     "grow_after": _milliseconds,
@@ -214,7 +220,7 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
     "progress_after": _milliseconds,
     "heartbeat_interval": _milliseconds,
     "lease": _milliseconds,
-    "coordinator_timeout": _milliseconds,
+    "coordinator_timeout": _positive_milliseconds,
     "node_name": str,
     "rank": _count,
     "warm": partial(_names, parse_modules),

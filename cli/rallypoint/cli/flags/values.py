@@ -74,6 +74,13 @@ def seconds_ms(value: str) -> int:
     return round(seconds * 1000)
 
 
+def positive_seconds_ms(value: str) -> int:
+    """Parse the seconds of a wait, more than 0; returns milliseconds, from 1 on."""
+    if not (milliseconds := seconds_ms(value)):
+        raise BadValue(f"{value!r} is no time to wait: give more than 0 s")
+    return milliseconds
+
+
 def exit_codes(value: str) -> tuple[int, ...]:
     """Parse exit codes, separated by commas, each 1 to 255; returns each once, sorted."""
     codes = [natural_int(part) for part in value.split(",") if part.strip()]

@@ -44,6 +44,8 @@ _SECONDS = {
     "settle_time": 5.0,
     "grow_after": 10.0,
 }
+_WAITS = ("join_timeout", "read_timeout")
+"""Those that 0 would end before they begin."""
 _IGNORED = ("timeout", "heartbeat_timeout", "heartbeat")
 """Keys of torch's back ends that torchrun itself sets, or that limit what we do not do."""
 _NO_EFFECT = {
@@ -220,6 +222,8 @@ def _read_seconds(params: RendezvousParameters, key: str) -> float:
         seconds = -1.0
     if not 0 <= seconds <= 30 * 86_400:
         raise ValueError(f"--rdzv-conf: {key}={value} has to be a time in seconds")
+    if key in _WAITS and not _ms(seconds):
+        raise ValueError(f"--rdzv-conf: {key}={value} is no time to wait: give more than 0 s")
     return seconds
 
 

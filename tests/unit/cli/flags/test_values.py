@@ -58,6 +58,15 @@ def test_name_must_be_utf_8(flag: str, capsys: pytest.CaptureFixture[str]) -> No
     assert f"{flag}: 'rack=\\udcff' is not " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--join-timeout", "--coordinator-timeout"])
+def test_wait_of_no_time_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be over before anything can answer."""
+    with pytest.raises(SystemExit):
+        build_parser().read([f"{flag}=0", "a.py"], {})
+
+    assert f"{flag}: '0' is no time to wait: give more than 0 s" in capsys.readouterr().err
+
+
 def test_count_fits_into_the_contract() -> None:
     """A larger one would end the agent with a traceback when it says Hello."""
     assert natural_int("2147483647") == 2**31 - 1

@@ -43,6 +43,9 @@ def test_options(config: dict[str, Any], expected: JobOptions) -> None:
     ("config", "text"),
     [
         ({"join_timeout": "soon"}, "join_timeout: 'soon'"),
+        ({"join_timeout": 0}, "join_timeout: 0: no time to wait: give more than 0 s"),
+        ({"timeout": "0.0001"}, "timeout: '0.0001': no time to wait"),
+        ({"coordinator_timeout": 0}, "coordinator_timeout: 0: no time to wait"),
         ({"lease": -1}, "lease: -1: not a number of seconds from 0 on"),
         ({"grow": "maybe"}, "grow: 'maybe': neither true nor false"),
         ({"crash_loop": -2}, "crash_loop: -2: must not be negative"),

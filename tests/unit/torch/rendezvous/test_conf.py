@@ -69,6 +69,8 @@ def test_endpoint(endpoint: str, expected: str) -> None:
         ({"endpoint": "host:1,"}, "an address is missing at a comma"),
         ({"run_id": "none"}, "--rdzv-id is missing"),
         ({"join_timeout": "soon"}, "join_timeout=soon has to be a time in seconds"),
+        ({"join_timeout": "0"}, "join_timeout=0 is no time to wait: give more than 0 s"),
+        ({"read_timeout": 0.0001}, "read_timeout=0.0001 is no time to wait"),
         ({"last_call_timeout": "-1"}, "last_call_timeout=-1 has to be a time in seconds"),
         ({"keep_alive_max_attempt": "0"}, "keep_alive_max_attempt=0 has to be 1 or more"),
         ({"grow": "perhaps"}, "grow"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rallypoint.base.exit_codes import EXIT_NO_REQUEUE
 from rallypoint.base.limits import (
     BEATS_PER_LEASE,
@@ -13,17 +15,29 @@ from rallypoint.base.limits import (
 )
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import exit_codes, natural_int, node_range, seconds_ms
+from rallypoint.cli.flags.values import (
+    exit_codes,
+    natural_int,
+    node_range,
+    positive_seconds_ms,
+    seconds_ms,
+)
 
 
 def _seconds(
-    name: str, default_ms: int | None, help: str, *, default_text: str = "", torchrun: str = ""
+    name: str,
+    default_ms: int | None,
+    help: str,
+    *,
+    parse: Callable[[str], int] = seconds_ms,
+    default_text: str = "",
+    torchrun: str = "",
 ) -> Flag:
     if default_ms is not None and not default_text:
         default_text = f"{default_ms / 1000:g}"
     return Flag(
         names=(name,),
-        parse=seconds_ms,
+        parse=parse,
         metavar="SECONDS",
         default=default_ms,
         default_text=default_text,
@@ -60,7 +74,12 @@ JOINING = Group(
     "Joining and growing",
     (
         NNODES,
-        _seconds("--join-timeout", 600_000, "how long to wait for MIN nodes"),
+        _seconds(
+            "--join-timeout",
+            600_000,
+            "how long to wait for MIN nodes",
+            parse=positive_seconds_ms,
+        ),
         _seconds(
             "--last-call",
             5_000,
@@ -158,6 +177,7 @@ DETECTION = Group(
             None,
             "how long an agent without running workers does without a coordinator; may differ "
             "between nodes",
+            parse=positive_seconds_ms,
             default_text="--join-timeout",
         ),
         _seconds(

@@ -11,7 +11,7 @@ from rallypoint.base.limits import (
     LEASE_MS_MIN,
 )
 from rallypoint.cli.flags.flag import BadValue, Values
-from rallypoint.cli.flags.values import positive_int, seconds_ms
+from rallypoint.cli.flags.values import positive_int, positive_seconds_ms, seconds_ms
 
 INTERVAL, ATTEMPTS = "keep_alive_interval", "keep_alive_max_attempt"
 INTERVAL_MS, ATTEMPTS_COUNT = 5_000, 3
@@ -97,14 +97,14 @@ def is_host(conf: dict[str, str]) -> bool | None:
 def _translate(conf: dict[str, str]) -> dict[str, int]:
     """Return the values of our flags, by `Flag.dest`, in ms."""
     values: dict[str, int] = {}
-    for key, dest in (
-        ("timeout", "join_timeout"),
-        ("join_timeout", "join_timeout"),  # the clearer key wins
-        ("last_call_timeout", "last_call"),
-        (INTERVAL, "heartbeat_interval"),
+    for key, dest, parse in (
+        ("timeout", "join_timeout", positive_seconds_ms),
+        ("join_timeout", "join_timeout", positive_seconds_ms),  # the clearer key wins
+        ("last_call_timeout", "last_call", seconds_ms),
+        (INTERVAL, "heartbeat_interval", seconds_ms),
     ):
         if key in conf:
-            values[dest] = _convert(key, conf, seconds_ms)
+            values[dest] = _convert(key, conf, parse)
     if INTERVAL in conf or ATTEMPTS in conf:
         interval_ms = values.get("heartbeat_interval", INTERVAL_MS)
         attempts = _convert(ATTEMPTS, conf, positive_int) if ATTEMPTS in conf else ATTEMPTS_COUNT
