@@ -119,7 +119,13 @@ def test_a_host_alone_can_be_checked(capsys: pytest.CaptureFixture[str]) -> None
     answer = json.loads(capsys.readouterr().out)
 
     assert {one["about"] for one in answer["findings"]} == {"this host"}
-    assert [one["check"] for one in answer["findings"]] == ["open files", "shared memory", "ports"]
+    assert [one["check"] for one in answer["findings"]] == [
+        "open files",
+        "shared memory",
+        "ports",
+        "kernel",
+        "processes",
+    ]
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it; once here, not again in every child
 
@@ -31,6 +32,7 @@ def become_worker(
     report_fd: int,
     helper_pid: int,
     *,
+    file_limits: tuple[int, int] | None = None,
     run: Callable[[list[str]], NoReturn] | None = None,
     inherited: Collection[int] = (),
 ) -> NoReturn:
@@ -42,6 +44,8 @@ def become_worker(
             frame says as which number.
         report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
+        file_limits: how many files it may open, and to how many it may raise that; None: as many as
+            the helper.
         run: runs a function instead of a program, if the frame wants that.
         inherited: descriptors that such a function may use.
     """
@@ -55,6 +59,8 @@ def become_worker(
         numbers = (0, 1, 2, message["passed_as"])[: len(fds)]
         kept = inherited if is_forked else ()
         report_fd = _arrange_descriptors(numbers, fds, report_fd, kept)
+        if file_limits is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
         os.chdir(os.fsdecode(_to_bytes(message["cwd"])))
         _bind(message["cpus"])
         if is_forked:

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -126,6 +127,7 @@ class Helper:
         wake_fd: int,
         agent_pid: int | None = None,
         agent_fd: int = -1,
+        file_limits: tuple[int, int] | None = None,
         run: Run | None = None,
         inherited: Collection[int] = (),
     ) -> None:
@@ -136,12 +138,15 @@ class Helper:
             wake_fd: read end of the pipe that every SIGCHLD writes to.
             agent_pid: the agent's process, whose end counts too; None: only that of the socket.
             agent_fd: the agent's pidfd; -1: none.
+            file_limits: how many files a worker may open, and to how many it may raise that; None:
+                as many as this process.
             run: runs functions in workers; None: it cannot.
             inherited: descriptors that functions may use.
         """
         self._control = control
         self._agent_fd = agent_fd
         self._watched_pid = agent_pid if agent_fd < 0 else None
+        self._file_limits = file_limits
         self._run = run
         self._inherited = inherited
         self._wake_fd = wake_fd
@@ -267,7 +272,13 @@ class Helper:
             raise
         if pid == 0:
             become_worker(
-                message, fds, report_fd, self._pid, run=self._run, inherited=self._inherited
+                message,
+                fds,
+                report_fd,
+                self._pid,
+                file_limits=self._file_limits,
+                run=self._run,
+                inherited=self._inherited,
             )
         os.close(report_fd)
         return pid, exec_fd
@@ -394,6 +405,9 @@ def _now_ms() -> int:
 def main(
     control_fd: int,
     agent_pid: int | None = None,
+    files_soft: int | None = None,
+    files_hard: int = resource.RLIM_INFINITY,
+    *,
     run: Run | None = None,
     inherited: Collection[int] = (),
 ) -> None:
@@ -402,9 +416,12 @@ def main(
     Args:
         control_fd: the socket to the agent.
         agent_pid: the agent's process, whose end counts too; None: only that of the socket.
+        files_soft: how many files a worker may open; None: as many as this process.
+        files_hard: to how many it may raise that.
         run: runs functions in workers; None: this helper cannot.
         inherited: descriptors that functions may use.
     """
+    file_limits = None if files_soft is None else (files_soft, files_hard)
     control = socket.socket(fileno=control_fd)
     control.setblocking(False)
     control.set_inheritable(False)
@@ -429,7 +446,7 @@ def main(
                 pass
             if os.getppid() != agent_pid:
                 return
-        helper = Helper(agent, wake_fd, agent_pid, agent_fd, run, inherited)
+        helper = Helper(agent, wake_fd, agent_pid, agent_fd, file_limits, run, inherited)
         # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), too little to be
         # worth the code of a scan in pieces; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)

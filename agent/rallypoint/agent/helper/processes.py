@@ -23,6 +23,7 @@ from typing import NoReturn, Protocol
 
 from rallypoint.agent.helper.frames import IGNORED_SIGNALS
 from rallypoint.agent.helper.main import main
+from rallypoint.base.open_files import get_first_limits
 
 Run = Callable[[list[str]], NoReturn]
 """Runs a function in a forked worker, from the arguments of its request."""
@@ -31,15 +32,15 @@ Run = Callable[[list[str]], NoReturn]
 # The helper is imported, not run as a file, because only imported modules have cached bytecode.
 _IMPORT_ROOT = str(Path(__file__).resolve().parents[3])
 _PROGRAM = (
-    "import sys; sys.path.append(sys.argv[3]); "
-    "from rallypoint.agent.helper.main import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from rallypoint.agent.helper.main import main; main(*map(int, sys.argv[2:]))"
 )
 # Without the working folder, which `-c` puts first: a worker gets the path of its function anyway.
 _SERVER_PROGRAM = (
-    "import sys; sys.path[:1] = sys.path[:1] if sys.path[0] else []; sys.path.append(sys.argv[3]); "
+    "import sys; sys.path[:1] = sys.path[:1] if sys.path[0] else []; sys.path.append(sys.argv[1]); "
     "from rallypoint.agent.helper.main import main; "
     "from rallypoint.agent.in_worker.forked import run_payload; "
-    "main(int(sys.argv[1]), int(sys.argv[2]), run_payload)"
+    "main(*map(int, sys.argv[2:]), run=run_payload)"
 )
 
 _controls: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -141,7 +142,8 @@ def exec_server(flags: Sequence[str], environment: Mapping[str, str]) -> Started
 
 def _exec(flags: Sequence[str], program: str, environment: Mapping[str, str] | None) -> Started:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    arguments = [str(theirs.fileno()), str(os.getpid()), _IMPORT_ROOT]
+    numbers = (theirs.fileno(), os.getpid(), *get_first_limits())
+    arguments = [_IMPORT_ROOT, *map(str, numbers)]
     # The helper inherits these signals blocked, and ignores them before it unblocks them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
     with theirs:
@@ -210,7 +212,8 @@ def _become_helper(control: socket.socket, agent_pid: int, run: Run) -> NoReturn
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
         fd = control.detach()
-        main(fd, agent_pid, run, frozenset(_list_open() - {fd}))
+        limits = get_first_limits()
+        main(fd, agent_pid, *limits, run=run, inherited=frozenset(_list_open() - {fd}))
         exit_code = 0
     except BaseException:  # noqa: BLE001 - the copy must not run on as a second agent
         traceback.print_exc()

@@ -61,7 +61,7 @@ def run(args: Values, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
 
 
 async def _run(serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
-    from rallypoint.server.hosting.listening import raise_file_limit
+    from rallypoint.base.open_files import raise_file_limit
 
     stop = asyncio.Event()
     raise_file_limit()  # each agent and worker is a connection

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-from contextlib import suppress
-
 import grpc
-
-FILES_MAX = 1_048_576
-"""Open files that a process gets where the system has no limit; Linux allows no more by default."""
 
 
 class CannotListen(Exception):
@@ -37,15 +31,3 @@ def bind(
     except RuntimeError as error:
         raise CannotListen(f"cannot listen on {address}") from error
     return port
-
-
-def raise_file_limit() -> None:
-    """Allow as many open files as the system lets this process have: each connection is one.
-
-    The usual soft limit is 1,024, which a single host could use up with idle connections.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # macOS has a lower limit than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
+from rallypoint.base.open_files import raise_file_limit
 from rallypoint.server.core.messages.refusals import Limit
-from rallypoint.server.hosting.listening import raise_file_limit
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from rallypoint.base.needs import find_kernel_lack, find_limit
+from rallypoint.base.open_files import raise_file_limit
 from rallypoint.cli.commands.agent.resolution import (
     Resolution,
     Unresolvable,
@@ -77,12 +79,16 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     for subject in SUBJECTS:
         subject.check(args)
     signals.ignore_notifications(args)
+    _refuse(prog, find_kernel_lack())
     try:
         fresh = f"job-{os.urandom(6).hex()}"
         resolution = resolve(args, os.environ, fresh, socket.gethostname())
     except Unresolvable as error:
         fail(prog, str(error))
     placement = workload.place(args)
+    raise_file_limit()
+    workers, hosts = placement.count.number, resolution.hosting is not None
+    _refuse(prog, find_limit(workers, is_teed=bool(args.tee), hosts=hosts))
     # The helper process starts before gRPC is imported: after that this process must not fork.
     from rallypoint.agent.helper.host import WorkerHost
 
@@ -92,6 +98,11 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     from rallypoint.cli.commands.agent.session import run_session
 
     run_session(args, resolution, placement, host, proof, keeper)
+
+
+def _refuse(prog: str, why: str) -> None:
+    if why:
+        fail(prog, why)
 
 
 def _read_access(args: Values, resolution: Resolution) -> Access:

@@ -40,7 +40,8 @@ def doctor(
     """Check the way to a coordinator, and this host.
 
     It looks up the name, connects, checks TLS, certificates, the token and its role, versions and
-    clocks, and then this host's limits of open files, shared memory and ports. It changes nothing.
+    clocks, and then what this host's kernel and limits allow: open files, shared memory, ports,
+    system calls and processes. It changes nothing.
 
     Exit code 1 when there is a problem; warnings do not count.
     """

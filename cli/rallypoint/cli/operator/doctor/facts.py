@@ -6,6 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.base.needs import TASKS, TASKS_PER_WORKER, Need
 from rallypoint.wire.certificates import Certificate
 
 
@@ -212,3 +213,7 @@ class Machine(Struct, frozen=True):
     """Last port that it chooses."""
     port_error: str = ""
     """Why no port could be opened. Empty: one could."""
+    kernel: tuple[Need, ...] = ()
+    """What agents need of the kernel."""
+    startable: int = TASKS + TASKS_PER_WORKER
+    """How many more processes and threads can start, up to what a small agent needs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.base.needs import Need
 from rallypoint.cli.operator.doctor.checks.coordinator import (
     check_about,
     check_caller,
@@ -334,7 +335,30 @@ WELL = Machine(65_536, 65_536, 16 * GIBIBYTE, 15 * GIBIBYTE, True, 32_768, 60_99
 )
 def test_limits_of_a_host_are_judged(machine: Machine, expected: list[tuple[Level, str]]) -> None:
     """What workers cannot do without is a problem, what some need is a warning."""
-    assert judged(check_machine(machine)) == expected
+    assert judged(check_machine(machine)) == [
+        *expected,
+        (Level.OK, "an agent can start its processes and threads"),
+    ]
+
+
+def test_needs_of_an_agent_are_judged() -> None:
+    """What it does without is no problem."""
+    needs = (
+        Need("/proc"),
+        Need("prctl", "prctl cannot be used here", "allow it"),
+        Need("pidfds", "pidfds cannot be used here", "allow them", "processes are watched"),
+    )
+    machine = Machine(65_536, 65_536, 16 * GIBIBYTE, kernel=needs, startable=11)
+
+    assert judged(check_machine(machine))[3:] == [
+        (Level.OK, "agents can use /proc"),
+        (Level.PROBLEM, "prctl cannot be used here"),
+        (Level.OK, "pidfds cannot be used here; processes are watched"),
+        (
+            Level.PROBLEM,
+            "only 11 more processes and threads can start; an agent with one worker needs about 15",
+        ),
+    ]
 
 
 def test_the_advice_names_a_limit_that_is_allowed() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from rallypoint.base.needs import TASKS, TASKS_PER_WORKER
 from rallypoint.cli.operator.doctor.facts import Machine
 from rallypoint.cli.operator.doctor.findings import Finding, ok, problem, warning
 
+KERNEL, PROCESSES = "kernel", "processes"
 FILES, SHARED_MEMORY, PORTS = "open files", "shared memory", "ports"
 FILES_MIN = 256
 """An agent, its workers' pipes and a data loader; below it workers fail."""
@@ -19,7 +21,40 @@ PORTS_MIN = 1_000
 
 def check_machine(machine: Machine) -> list[Finding]:
     """Judge all limits of a host."""
-    return [*check_files(machine), *check_shared_memory(machine), *check_ports(machine)]
+    return [
+        *check_files(machine),
+        *check_shared_memory(machine),
+        *check_ports(machine),
+        *check_kernel(machine),
+        *check_processes(machine),
+    ]
+
+
+def check_kernel(machine: Machine) -> list[Finding]:
+    """Judge whether an agent can use what it needs of the kernel."""
+    usable = [need.name for need in machine.kernel if not need.lack]
+    return [
+        *([ok(KERNEL, f"agents can use {', '.join(usable)}")] if usable else []),
+        *(
+            ok(KERNEL, f"{need.lack}; {need.substitute}")
+            if need.substitute
+            else problem(KERNEL, need.lack, need.advice)
+            for need in machine.kernel
+            if need.lack
+        ),
+    ]
+
+
+def check_processes(machine: Machine) -> list[Finding]:
+    """Judge whether an agent can start its processes and threads."""
+    wanted = TASKS + TASKS_PER_WORKER
+    if machine.startable >= wanted:
+        return [ok(PROCESSES, "an agent can start its processes and threads")]
+    text = (
+        f"only {machine.startable} more processes and threads can start; an agent with one worker "
+        f"needs about {wanted}"
+    )
+    return [problem(PROCESSES, text, "raise ulimit -u, or pids.max of the container")]
 
 
 def check_files(machine: Machine) -> list[Finding]:

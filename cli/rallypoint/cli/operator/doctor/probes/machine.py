@@ -11,6 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
+from rallypoint.base.needs import (
+    TASKS,
+    TASKS_PER_WORKER,
+    count_startable,
+    try_kernel,
+)
 from rallypoint.cli.operator.doctor.facts import Machine, Software
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -36,6 +42,8 @@ def read_machine(shared_memory: Path = SHARED_MEMORY, port_range: Path = PORT_RA
         port_low=low,
         port_high=high,
         port_error=_open_port(),
+        kernel=tuple(try_kernel()),
+        startable=count_startable(TASKS + TASKS_PER_WORKER),
     )
 
 
