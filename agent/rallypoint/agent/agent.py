@@ -28,7 +28,7 @@ from rallypoint.agent.core.leaving.away import find_absence
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
-from rallypoint.agent.machine.address import find_local_address
+from rallypoint.agent.machine.address import find_local_address, find_loopback
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
@@ -41,7 +41,7 @@ from rallypoint.agent.session.translate import (
 )
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
-from rallypoint.base.addresses import first_host
+from rallypoint.base.addresses import first_host, is_loopback
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -323,7 +323,7 @@ class Agent:
     def hello(self) -> agent_pb2.Hello:
         """Return a Hello with everything that the node holds now."""
         # By now the coordinator's name has an address. Workers keep the one that they were given.
-        self.address = self.address or find_local_address(first_host(self.link.target))
+        self.address = self.address or self._find_address()
         hello = self.settings.hello(
             address=self.address,
             node_name=self.node_name,
@@ -333,6 +333,14 @@ class Agent:
         )
         fill_snapshot(hello, self.state, self.now_ms())
         return hello
+
+    def _find_address(self) -> str:
+        """Return the address at which other nodes reach this one."""
+        keeper, host = self.settings.keeper, first_host(self.link.target)
+        # A job whose coordinator is hosted at a loopback address has all its nodes on this host.
+        if keeper is not None and is_loopback(host):
+            return find_loopback() if host == "localhost" else host
+        return find_local_address(host)
 
     def unacknowledged(self) -> tuple[int, tuple[Report, ...]]:
         """Return the sequence of the first unacknowledged report, and all of them."""

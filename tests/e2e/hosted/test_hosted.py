@@ -196,6 +196,7 @@ def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World
 
     assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {f"port-{port}"}
     assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {f"localhost:{port}"}
+    assert {worker.env["MASTER_ADDR"] for worker in workers} == {"127.0.0.1"}
     for worker in workers:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0, 0]

@@ -1,4 +1,4 @@
-"""Jobs on hosts that know each other's names from a file, beside a name server that is silent."""
+"""Jobs on hosts that know each other's names from a file: whatever it says, they meet."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ HEAD = "node1.example.com"
 PORT = 29400
 RALLYPOINT = str(SCRIPTS / "rallypoint")
 WORKER = """
+import os
 from rallypoint import worker
 worker.barrier("all")
-print("met")
+print("met at", os.environ["MASTER_ADDR"])
 """
 FLAGS = ("--nnodes=2", "--join-timeout=30", "--rdzv-id=silent")
 
@@ -38,7 +39,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         World(tmp_path, "localhost:1", f"{folder}/mailbox") as world,
         Pair(network, world) as pair,
     ):
-        pair.silence_names()
         (world.folder / "train.py").write_text(WORKER)
         yield pair
 
@@ -61,13 +61,14 @@ def finish(agents: list[Command]) -> None:
     """Every worker has met the others, and no agent has doubted what it connects to."""
     assert [agent.wait() for agent in agents] == [0, 0]
     for agent in agents:
-        assert "met" in agent.stdout()
+        assert "met at" in agent.stdout()
         assert "another program" not in agent.stderr()
 
 
 @pytest.mark.long
 def test_hosted_coordinator_is_found(pair: Pair, protection: dict[str, str]) -> None:
-    """The node whose file has the name hosts it; nothing waits for the server."""
+    """The node whose file has the name hosts it; nothing waits for a name server."""
+    pair.silence_names()
     words = (NODE_AGENT, f"--rdzv-endpoint={HEAD}:{PORT}", *FLAGS, "train.py")
     agents = [pair.start(rank, words, {**PROMPT, **protection}) for rank in (0, 1)]
 
@@ -77,7 +78,8 @@ def test_hosted_coordinator_is_found(pair: Pair, protection: dict[str, str]) -> 
 
 @pytest.mark.long
 def test_coordinator_of_its_own_is_found(pair: Pair, protection: dict[str, str]) -> None:
-    """By agents, workers, a relay and a command."""
+    """By agents, workers, a relay and a command, although the name server is silent."""
+    pair.silence_names()
     flags = [f"--port={PORT}", "--state=memory"]
     if protection:
         flags += [f"--tls-cert={protection['RALLYPOINT_TLS_CERT']}"]
@@ -98,3 +100,15 @@ def test_coordinator_of_its_own_is_found(pair: Pair, protection: dict[str, str])
     doctor.wait()
     address = re.escape(pair.network.hosts["node1"].address)
     assert re.search(rf"ok +name +{HEAD} is {address}, found in \d+ ms", doctor.stdout())
+
+
+@pytest.mark.long
+def test_host_that_calls_itself_loopback_has_an_address(pair: Pair) -> None:
+    """Debian has 127.0.1.1 for the host's own name. No host here has a default route."""
+    pair.write_hosts(0, "127.0.1.1")
+    words = (NODE_AGENT, f"--rdzv-endpoint={HEAD}:{PORT}", *FLAGS, "train.py")
+    agents = [pair.start(rank, words, PROMPT) for rank in (0, 1)]
+    finish(agents)
+
+    own = {f"met at {host.address}" for host in pair.network.hosts.values()}
+    assert {line for agent in agents for line in own if line in agent.stdout()} < own

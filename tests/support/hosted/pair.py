@@ -71,6 +71,11 @@ class Pair:
         here = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
         return self.world.start(f"{words[0]} {name}", [*host.prefix(), *here, *words], variables)
 
+    def write_hosts(self, rank: int, address: str) -> None:
+        """Let node1.example.com have another address on one of the hosts."""
+        text = f"127.0.0.1 localhost\n{address} node1.example.com node1\n"
+        (self._folders[rank] / "hosts").write_text(text)
+
     def silence_names(self) -> None:
         """Give both hosts a name server that reads nothing, beside the files that they have."""
         for rank, folder in enumerate(self._folders):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import socket
 
+from rallypoint.agent.machine.interfaces import find_addresses
 from rallypoint.base.addresses import is_loopback
-from rallypoint.base.names import Unresolved, find
+from rallypoint.base.names import LOOPBACKS, Unresolved, find
 
 _PROBE_ADDRESSES = (
     "192.0.2.1",  # TEST-NET-1 of RFC 5737: routed like any address, never used
@@ -18,9 +19,11 @@ _PROBE_ADDRESSES = (
 
 
 def find_local_address(coordinator_host: str) -> str:
-    """Return the source address towards the coordinator, or of the default route if it is loopback.
+    """Return the source address towards the coordinator.
 
-    Connecting a datagram socket sends nothing: the kernel only looks up the route.
+    If it is loopback, as where the coordinator is on this host, return that of the default route,
+    else that of the first interface that is up. Connecting a datagram socket sends nothing: the
+    kernel only looks up the route.
     """
     towards = _source_address(coordinator_host)
     if towards is not None and not is_loopback(towards):
@@ -29,7 +32,12 @@ def find_local_address(coordinator_host: str) -> str:
         source = _source_address(probe)
         if source is not None and not is_loopback(source):
             return source
-    return towards or "127.0.0.1"
+    return next(iter(find_addresses()), towards or find_loopback())
+
+
+def find_loopback() -> str:
+    """Return the loopback address of this host: IPv4 if there is one."""
+    return next(filter(is_of_this_host, LOOPBACKS), LOOPBACKS[0])
 
 
 def _source_address(host: str) -> str | None:
