@@ -92,6 +92,26 @@ async def test_more_at_once_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(later - ends[at] >= 0.99 for at, later in enumerate(ends[ENDS_PER_S_MAX + 64 :]))
 
 
+async def test_large_messages_let_others_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a host that sends many of them at once sends them no more often."""
+    found, go_on = list[float](), asyncio.Event()
+
+    async def sleep(wait_s: float) -> None:
+        found.append(wait_s)
+        await go_on.wait()
+
+    monkeypatch.setattr(rests, "sleep", sleep)
+    monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
+    host, large = Rests(), Received(size=(ENDS_PER_S_MAX - 1) * BYTES_PER_REFUSAL, is_held=False)
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(host.rest("a", large))
+        await asyncio.sleep(0)  # each of them begins
+        go_on.set()
+
+    assert [0, 1, 2] == [round(wait_s - REST_S_MAX) for wait_s in found]
+
+
 @pytest.mark.parametrize(
     ("limit", "value"), [("RESTING_PER_HOST_MAX", 1), ("RESTING_BYTES_PER_HOST_MAX", 1)]
 )

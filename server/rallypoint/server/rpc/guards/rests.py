@@ -24,7 +24,7 @@ REST_S_MAX = 1.0
 """
 ENDS_PER_S_MAX = 128
 """Each call that waits already lets the next one wait longer, so that no more than this many of a
-host end in a second, however many it makes at once."""
+host end in a second, however many it makes at once. One with a large message counts as more."""
 BYTES_PER_REFUSAL = 65_536
 """So many bytes of a refused message count as one more refusal."""
 
@@ -36,6 +36,8 @@ class _Host(Struct):
     """That are answered at once now."""
     resting: int = 0
     """Calls that wait for their answer."""
+    resting_cost: float = 0.0
+    """Refusals as which they count."""
     resting_bytes: int = 0
     """Of their messages, which their handlers may still have."""
 
@@ -56,17 +58,20 @@ class Rests:
             received: what has arrived on the call.
         """
         used, held = self._find(host), received.size if received.is_held else 0
-        wait_s = _wait_s(used.refusals, 1 + received.size / BYTES_PER_REFUSAL, time.monotonic())
+        cost = 1 + received.size / BYTES_PER_REFUSAL
+        wait_s = _wait_s(used.refusals, cost, time.monotonic())
         is_full = used.resting >= limits.RESTING_PER_HOST_MAX
         if wait_s <= 0 or is_full or used.resting_bytes + held > limits.RESTING_BYTES_PER_HOST_MAX:
             return
-        wait_s += used.resting / ENDS_PER_S_MAX
+        wait_s += used.resting_cost / ENDS_PER_S_MAX
         used.resting += 1
+        used.resting_cost += cost
         used.resting_bytes += held
         try:
             await sleep(wait_s)
         finally:
             used.resting -= 1
+            used.resting_cost -= cost
             used.resting_bytes -= held
 
     def _find(self, host: str) -> _Host:
