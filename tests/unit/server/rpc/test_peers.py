@@ -181,12 +181,12 @@ def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "NEW_RUNS_PER_MINUTE_MAX", 1)
 
 
-@pytest.mark.parametrize(("size", "second"), [(0, "OK"), (BYTES_PER_RUN, "RESOURCE_EXHAUSTED")])
+@pytest.mark.parametrize(("size", "second"), [(0, "OK"), (2 * BYTES_PER_RUN, "RESOURCE_EXHAUSTED")])
 async def test_long_texts_count_as_more_jobs(
     monkeypatch: pytest.MonkeyPatch, size: int, second: str
 ) -> None:
     """The journal keeps them."""
-    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 2.5)
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 2)
     monkeypatch.setattr(limits, "NEW_RUNS_PER_MINUTE_MAX", 1)
     async with served() as server:
         for number, code in ((1, "OK"), (2, second)):

@@ -51,7 +51,7 @@ sends large messages in a loop takes a tenth of the time in which all others are
 REST_S_MAX = 1.0
 """Longest such rest, where a lease is long."""
 BYTES_PER_RUN = 4_096
-"""So many bytes of a Hello count as one more run that it opens: the journal keeps its texts."""
+"""A longer Hello counts as so many more runs that it opens: the journal keeps its texts."""
 FAREWELL_S_MAX = 5.0
 """Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
 
@@ -131,7 +131,9 @@ class Connections:
             return protocol_status(unsupported.lowest, unsupported.highest)
         identity = hello.identity
         is_new = identity.session not in self._state.nodes
-        runs = 1 + first.ByteSize() / BYTES_PER_RUN if is_new and self._opens_run(hello) else 0.0
+        runs = 0.0
+        if is_new and self._opens_run(hello):
+            runs = max(1.0, first.ByteSize() / BYTES_PER_RUN)
         self._peers.admit(stream, identity.job_id, time.monotonic(), is_new=is_new, runs=runs)
         outbox = self._outboxes.open(
             identity.session,
