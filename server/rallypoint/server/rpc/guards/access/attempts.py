@@ -7,12 +7,11 @@ fail, and to fill the log.
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX, WARNED_S_MIN
 from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded
 
@@ -25,10 +24,8 @@ ATTEMPTS_PER_MINUTE_MAX = 600
 class _Host(Struct):
     """What a host may still do."""
 
-    left: float
-    """Attempts that may fail now."""
-    counted_s: float
-    """When `left` was right."""
+    attempts: Allowance = field(default_factory=Allowance)
+    """That may fail now."""
     warned_s: float | None = None
     """When the log last named it."""
 
@@ -51,14 +48,12 @@ class Attempts:
         Raises:
             LimitExceeded: when the host has failed too often.
         """
-        used = self._hosts.pop(host, None) or _Host(ATTEMPTS_PER_MINUTE_MAX, now_s)
+        used = self._hosts.pop(host, None) or _Host()
         self._hosts[host] = used
         if len(self._hosts) > HOSTS_MAX:
             del self._hosts[next(iter(self._hosts))]
-        _refill(used, now_s)
-        if used.left < 1:
-            _refuse(host, used, now_s)
-        used.left -= 1
+        _require(host, used, now_s)
+        used.attempts.left -= 1
 
     def require(self, host: str, now_s: float) -> None:
         """Check that another attempt of a host may fail; nothing is counted.
@@ -71,19 +66,14 @@ class Attempts:
             LimitExceeded: when the host has failed too often.
         """
         used = self._hosts.get(host)
-        if used is None:
-            return
-        _refill(used, now_s)
-        if used.left < 1:
-            _refuse(host, used, now_s)
+        if used is not None:
+            _require(host, used, now_s)
 
 
-def _refill(used: _Host, now_s: float) -> None:
-    grown = used.left + (now_s - used.counted_s) * ATTEMPTS_PER_MINUTE_MAX / 60
-    used.left, used.counted_s = min(ATTEMPTS_PER_MINUTE_MAX, grown), now_s
-
-
-def _refuse(host: str, used: _Host, now_s: float) -> NoReturn:
+def _require(host: str, used: _Host, now_s: float) -> None:
+    per_s, most = ATTEMPTS_PER_MINUTE_MAX / 60, ATTEMPTS_PER_MINUTE_MAX
+    if used.attempts.count(now_s, per_s, most) >= 1:
+        return
     if used.warned_s is None or now_s - used.warned_s >= WARNED_S_MIN:
         used.warned_s = now_s
         log.warning(
