@@ -221,12 +221,22 @@ async def empty_writes(attack: Attack) -> Begin:
 
 async def fresh_keys(attack: Attack) -> Begin:
     """Each call writes 16 other keys of 60 KB each."""
+    return await write_keys(attack, lambda number: next(attack.fresh))
+
+
+async def same_keys(attack: Attack) -> Begin:
+    """Each call writes the same 16 keys of 60 KB each."""
+    return await write_keys(attack, lambda number: number)
+
+
+async def write_keys(attack: Attack, name: Callable[[int], int]) -> Begin:
+    """Each call writes 16 keys of 60 KB each; `name` names them by their number in the call."""
     agent = await as_worker(attack)
 
     def write() -> tuple[str, bytes]:
         request = keys_pb2.WriteKeysRequest(job_id=agent.job_id, scope=scope_pb2.SCOPE_RUN)
-        for _ in range(16):
-            put = request.writes.add(key=f"{next(attack.fresh)}".rjust(200, "k")).put
+        for number in range(16):
+            put = request.writes.add(key=f"{name(number)}".rjust(200, "k")).put
             put.value = secrets.token_bytes(60_000)
         request.request_id = secrets.token_hex(16)
         return WRITE_KEYS, request.SerializeToString()
@@ -374,6 +384,7 @@ ATTACKS: dict[str, dict[str, Callable[[Attack], Awaitable[Begin]]]] = {
     "worker": {
         "600,000 empty writes": empty_writes,
         "fresh keys of 60 KB": fresh_keys,
+        "the same keys of 60 KB": same_keys,
         "fresh barriers of 1,024 names": fresh_barriers,
     },
     "agent": {

@@ -64,10 +64,14 @@ of a `WriteKeysRequest`, and its other fields, are counted before it is decoded,
 
 A job opens barriers that name more than 64 participants with 1 MiB of names a second, and 4 MiB at
 once after a rest of 4 s. A name counts 128 bytes beside its own. Only the first arrival at a
-barrier counts, as long as the others say the same names. One too many is refused with
-RESOURCE_EXHAUSTED and `LimitReached` after 3 to 6 s, or half of the time that its call has left, or
-at once if 1,024 others wait for that. It may try again then. Rallypoint's own client does so until
-its time-out ends.
+barrier counts, as long as the others say the same names.
+
+A job changes keys with 2 MiB a second, and 8 MiB at once after a rest of 4 s. Names and values
+count; an append counts as the whole value that it makes. Requests with at most 4 KiB count nothing.
+One too many waits for its turn, for 4 s or half of the time that its call has left.
+
+A barrier or a change that comes too early is refused with RESOURCE_EXHAUSTED and `LimitReached`,
+which says when to try again. Rallypoint's own client does so until its time-out ends.
 
 | message | at most |
 |---|---|

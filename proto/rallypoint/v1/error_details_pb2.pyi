@@ -415,7 +415,9 @@ class _LimitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LimitKind.V
     LIMIT_KIND_WAITING_CALLS: _LimitKind.ValueType  # 10
     """Calls that wait."""
     LIMIT_KIND_KEYS: _LimitKind.ValueType  # 11
-    """Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
+    """Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs, or bytes a
+    second with which a job changes keys.
+    """
     LIMIT_KIND_ANSWER_BYTES: _LimitKind.ValueType  # 12
     """Bytes of one answer, or of all that a host has not read."""
     LIMIT_KIND_STREAMS_PER_HOST: _LimitKind.ValueType  # 13
@@ -457,7 +459,9 @@ LIMIT_KIND_PAYLOAD_BYTES: LimitKind.ValueType  # 9
 LIMIT_KIND_WAITING_CALLS: LimitKind.ValueType  # 10
 """Calls that wait."""
 LIMIT_KIND_KEYS: LimitKind.ValueType  # 11
-"""Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs."""
+"""Keys, or bytes of keys and values of a job, or of the keys and barriers of all jobs, or bytes a
+second with which a job changes keys.
+"""
 LIMIT_KIND_ANSWER_BYTES: LimitKind.ValueType  # 12
 """Bytes of one answer, or of all that a host has not read."""
 LIMIT_KIND_STREAMS_PER_HOST: LimitKind.ValueType  # 13

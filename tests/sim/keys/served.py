@@ -70,7 +70,7 @@ class KeyCalls:
         self._tokens = tokens
         self._waits = server.outboxes.keys
         unused = cast(Any, None)
-        self._service = KeyValueService(unused, server.outboxes, tokens)
+        self._service = KeyValueService(unused, server.outboxes, server.state, tokens)
         self._writes: dict[int, tuple[inputs.WriteKeys, Call]] = {}
         """Submitted, by the identity of the input; no turn has stepped it yet."""
         self._refused: dict[int, Refusal] = {}

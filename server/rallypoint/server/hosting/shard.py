@@ -206,7 +206,7 @@ async def open_shard(
             coordinator, outboxes, shared.protection
         ),
         "rallypoint.v1.EventService": EventService(coordinator, outboxes, pace),
-        "rallypoint.v1.KeyValueService": KeyValueService(coordinator, outboxes, tokens),
+        "rallypoint.v1.KeyValueService": KeyValueService(coordinator, outboxes, state, tokens),
         "rallypoint.v1.JobService": JobService(coordinator, outboxes, pace),
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),

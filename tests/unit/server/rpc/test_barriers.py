@@ -26,10 +26,12 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.rpc.barriers import openings, service
+from rallypoint.server.rpc.barriers import openings
 from rallypoint.server.rpc.barriers.openings import SMALL_MAX, Openings
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
+from rallypoint.server.rpc.guards import limits, rests
+from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -324,26 +326,6 @@ def one_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openings, "BYTES_PER_S_MAX", 1)
 
 
-def release_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse at once who opens too many."""
-    monkeypatch.setattr(service, "HELD_S_MIN", 0.0)
-    monkeypatch.setattr(service, "HELD_S_MAX", 0.0)
-
-
-def watch_refusals(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Return what is set once a job has opened too many."""
-    genuine, refused = Openings.may_open, asyncio.Event()
-
-    def may_open(self: Openings, *facts: Any) -> bool:
-        may = genuine(self, *facts)
-        if not may:
-            refused.set()
-        return may
-
-    monkeypatch.setattr(Openings, "may_open", may_open)
-    return refused
-
-
 def fields_of(name: str, names: list[str], barrier: str = "b") -> dict[str, Any]:
     """Return what is special about an arrival at a barrier of many names."""
     expected = barrier_pb2.Expected(participants=barrier_pb2.Participants(names=names))
@@ -352,11 +334,8 @@ def fields_of(name: str, names: list[str], barrier: str = "b") -> dict[str, Any]
 
 
 @pytest.mark.usefixtures("one_opening")
-async def test_barriers_of_many_names_are_opened_at_a_limited_rate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_barriers_of_many_names_are_opened_at_a_limited_rate() -> None:
     """One too many is refused, and may try again; small ones and other jobs do not suffer."""
-    release_held(monkeypatch)
     async with workers() as at:
         first = at.arrive(0, **fields_of("w0", NAMES, "first"))
         await at.until_arrived(1)
@@ -425,38 +404,21 @@ async def test_arrival_that_is_refused_unread_spends_nothing() -> None:
 
 
 @pytest.mark.usefixtures("one_opening")
-async def test_arrivals_that_are_held_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than may be held is refused at once."""
-    monkeypatch.setattr(service, "HELD_S_MIN", 3_600.0)
-    monkeypatch.setattr(service, "HELD_S_MAX", 3_600.0)
-    monkeypatch.setattr(service, "HELD_MAX", 1)
-    refused = watch_refusals(monkeypatch)
-    async with asyncio.timeout(LIMIT_S), workers() as at:
-        first, held = (
-            at.arrive(0, timeout=4 * LIMIT_S, **fields_of("w0", NAMES, name))
-            for name in ("first", "held")
-        )
-        await refused.wait()
-        third = at.arrive(0, timeout=4 * LIMIT_S, **fields_of("w0", NAMES, "third"))
-        code, _, detail = await failure(third)
-
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert detail.HasField("retry_after")
-        assert not held.done()
-        first.cancel()
-        held.cancel()
-
-
-@pytest.mark.usefixtures("one_opening")
-async def test_arrival_that_is_held_keeps_none_of_its_names(
+async def test_arrival_that_is_refused_keeps_none_of_its_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "HELD_S_MIN", 3_600.0)
-    monkeypatch.setattr(service, "HELD_S_MAX", 3_600.0)
-    held = watch_refusals(monkeypatch)
+    """While it waits for its answer, because its host has too many."""
+    resting = asyncio.Event()
+
+    async def rest(wait_s: float) -> None:
+        resting.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rests, "sleep", rest)
+    monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
     async with asyncio.timeout(LIMIT_S), workers() as at:
         calls = [at.arrive(0, **fields_of("w0", NAMES, name)) for name in ("first", "second")]
-        await held.wait()
+        await resting.wait()
         await at.until_arrived(1)
         gc.collect()
         assert list(_kept_requests()) == []
@@ -471,9 +433,12 @@ def test_allowance_of_a_job_grows_with_time() -> None:
     expected = barrier_pb2.Expected(participants=barrier_pb2.Participants(names=names))
     weight = expected.ByteSize() + 128 * len(names)
     burst = math.ceil(openings.BURST_S * openings.BYTES_PER_S_MAX / weight)
-    allowed = [allowance.may_open(JOB, expected, 1_000.0) for _ in range(burst + 2)]
-
-    assert [True] * burst + [False] * 2 == allowed
-    assert allowance.may_open(JobId("other"), expected, 1_000.0)
-    assert allowance.may_open(JOB, expected, 1_000.0 + weight / openings.BYTES_PER_S_MAX)
-    assert not allowance.may_open(JOB, expected, 1_000.0 + weight / openings.BYTES_PER_S_MAX)
+    again_s = 1_000.0 + weight / openings.BYTES_PER_S_MAX
+    for _ in range(burst):
+        allowance.pay(JOB, expected, 1_000.0)
+    with pytest.raises(LimitExceeded):
+        allowance.pay(JOB, expected, 1_000.0)
+    allowance.pay(JobId("other"), expected, 1_000.0)
+    allowance.pay(JOB, expected, again_s)
+    with pytest.raises(LimitExceeded):
+        allowance.pay(JOB, expected, again_s)

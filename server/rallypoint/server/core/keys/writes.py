@@ -85,6 +85,24 @@ def _may_be_forgotten(draft: Draft, job: Job, space: Keyspace, request: inputs.W
     return not (is_ours and is_possible) or request.known_revision < space.forgotten
 
 
+def count_bytes(space: Keyspace | None, request: inputs.WriteKeys) -> int:
+    """Return how many bytes of keys and values a request adds to the journal, if nothing forbids.
+
+    An append adds the whole value that there is then. `space` has the keys of the job, if any.
+    """
+    entries = {} if space is None else space.entries
+    lengths, total = dict[str, int](), 0
+    for one in request.writes:
+        length = len(one.value or b"")
+        if one.suffix is not None:
+            entry = entries.get(Place(request.round, one.key))
+            held = 0 if entry is None else len(entry.value)
+            length = lengths.get(one.key, held) + len(one.suffix)
+        lengths[one.key] = length
+        total += len(one.key) + length
+    return total
+
+
 class _Writing:
     """The writes of one request over a keyspace that they do not change yet."""
 

@@ -68,6 +68,7 @@ class Limit(Enum):
     BARRIER_CALLS = "calls that wait at one barrier"
     KEYS = "keys of one job"
     KEY_BYTES = "bytes of keys and values of one job"
+    KEY_RATE = "bytes a second with which one job changes keys"
     ALL_WEIGHT = "bytes of the keys and barriers of all jobs"
     BARRIER_BYTES = "bytes of the barriers of one job"
     VALUE_BYTES = "bytes of one value"

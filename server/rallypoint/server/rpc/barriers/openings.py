@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.barrier import (
     PARTICIPANTS_MAX,
     Barrier,
@@ -18,10 +19,10 @@ from rallypoint.server.core.model.barrier import (
     ParticipantKind,
 )
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.job import JOBS_MAX
 from rallypoint.server.core.state.holding import NAME_BYTES
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.barriers import count_named, is_same, to_participant
+from rallypoint.server.rpc.guards.job_bytes import JobBytes
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 
 SMALL_MAX = 64
@@ -47,8 +48,7 @@ class Openings:
     def __init__(self, state: State) -> None:
         """Begin with every allowance full; `state` is the live state."""
         self._state = state
-        self._spent_s: dict[JobId, float] = {}
-        """Until when a job has spent its allowance, if that is not over."""
+        self._names = JobBytes(Limit.BARRIER_NAMES, BYTES_PER_S_MAX, BURST_S * BYTES_PER_S_MAX)
         self._latest: dict[BarrierKey, Expected] = {}
         """The oldest first."""
         self._opening: set[BarrierKey] = set()
@@ -71,22 +71,18 @@ class Openings:
                 return None
         return known
 
-    def may_open(self, job_id: JobId, expected: barrier_pb2.Expected, now_s: float) -> bool:
-        """Return whether a job may open a barrier now; its allowance pays for it then.
+    def pay(self, job_id: JobId, expected: barrier_pb2.Expected, now_s: float) -> None:
+        """Let the allowance of a job pay for a barrier.
 
         Args:
             job_id: the job, which exists.
             expected: names participants, and was not checked.
             now_s: monotonic time.
+
+        Raises:
+            LimitExceeded: when it is used up.
         """
-        spent_s = max(now_s, self._spent_s.get(job_id, now_s))
-        if spent_s - now_s >= BURST_S:
-            return False
-        if len(self._spent_s) >= JOBS_MAX:
-            self._spent_s = {job: at_s for job, at_s in self._spent_s.items() if at_s > now_s}
-        weight = expected.ByteSize() + NAME_BYTES * count_named(expected)
-        self._spent_s[job_id] = spent_s + weight / BYTES_PER_S_MAX
-        return True
+        self._names.use(job_id, expected.ByteSize() + NAME_BYTES * count_named(expected), now_s)
 
     @contextmanager
     def opening(self, key: BarrierKey, expected: Expected) -> Iterator[None]:

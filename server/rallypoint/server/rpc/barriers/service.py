@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 
 import grpc
@@ -14,35 +13,23 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.barrier import BarrierKey, Ended, Expected
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.rounds.claims import check_claim
-from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.barriers.openings import BYTES_PER_S_MAX, Openings, is_large
+from rallypoint.server.rpc.barriers.openings import Openings, is_large
 from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
 from rallypoint.server.rpc.convert.barriers import to_arrive, to_key
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_page
-from rallypoint.server.rpc.errors import limit_status, refusal_status, unknown_job_status
+from rallypoint.server.rpc.errors import refusal_status, unknown_job_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
-
-HELD_S_MIN = 3.0
-HELD_S_MAX = 6.0
-"""How long an arrival is held, without its names, before it is refused because its job opens
-barriers too fast. So callers that try again at once do not keep the coordinator busy. Each is held
-for another time, so that they do not return together."""
-HELD_MAX = 1_024
-"""Arrivals that are held at once. More are refused at once."""
-AGAIN_S = 0.1
-"""After that it may try again."""
 
 
 class BarrierService(barrier_grpc.BarrierServiceServicer):
@@ -69,8 +56,6 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         self._outboxes = outboxes
         self._state = state
         self._openings = Openings(state)
-        self._held = 0
-        """Arrivals that are held."""
         self._tokens = tokens
         self._pace = pace
 
@@ -79,7 +64,7 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         request: barrier_pb2.ArriveRequest,
         context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
     ) -> barrier_pb2.ArriveResponse:
-        """Wait at a barrier."""
+        """Wait at a barrier. What exceeds a limit is refused when its request is gone."""
         try:
             arriving = self._count(request, context)
             del request  # with all names that it expects; each call that waits would keep them
@@ -87,8 +72,6 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
             ended = await wait.end()
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except LimitExceeded as full:
-            await abort_with(context, limit_status(full))
         except InputRefused as refused:
             await abort_with(context, refusal_status(refused.refusal))
         if wait.answer is None:  # one for all
@@ -106,40 +89,16 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         claim = self._tokens.claim(request.job_id, context.invocation_metadata())
         if not is_large(request.expected):
             return await self._ask(_convert(request, claim, context))
-        await self._require_worker(claim)
+        await require_worker(self._coordinator, self._state, claim)
         key = to_key(request, claim)
         known = self._openings.find(request, key)
         if known is not None:
             return await self._ask(_convert(request, claim, context, known))
         now_s = asyncio.get_running_loop().time()
-        if not self._openings.may_open(key.job_id, request.expected, now_s):
-            del request
-            await self._hold(context.time_remaining())
-            raise LimitExceeded(Limit.BARRIER_NAMES, BYTES_PER_S_MAX, AGAIN_S)
+        self._openings.pay(key.job_id, request.expected, now_s)
         arrive = _convert(request, claim, context)
         with self._openings.opening(key, arrive.expected):
             return await self._ask(arrive)
-
-    async def _hold(self, left_s: float | None) -> None:
-        """Hold an arrival that will be refused, and whose call has so many seconds left."""
-        if self._held >= HELD_MAX:
-            return
-        held_s = random.uniform(HELD_S_MIN, HELD_S_MAX)
-        self._held += 1
-        try:
-            await asyncio.sleep(held_s if left_s is None else min(held_s, left_s / 2))
-        finally:
-            self._held -= 1
-
-    async def _require_worker(self, claim: inputs.Claim) -> None:
-        """Refuse who is no worker of a round, before its names are read.
-
-        Raises:
-            InputRefused: when what it is refused for is in the journal.
-        """
-        checked = check_claim(Draft(self._state, self._coordinator.now_ms()), claim)
-        if isinstance(checked, Refusal):
-            raise InputRefused(await self._coordinator.read(lambda state, now_ms: checked))
 
     async def _ask(self, arrive: inputs.Arrive) -> tuple[BarrierKey, Wait]:
         found = self._coordinator.ask(arrive, lambda state, now_ms: self._find(state, arrive))

@@ -13,13 +13,32 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
-from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.coordinator import Coordinator, InputRefused
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.state import State
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 
 KEY_BYTES = 32
+
+
+async def require_worker(coordinator: Coordinator, state: State, claim: Claim) -> None:
+    """Refuse who is no worker of a round, before its request takes time.
+
+    Args:
+        coordinator: of the job.
+        state: the live state.
+        claim: what the token of the call says.
+
+    Raises:
+        InputRefused: when what it is refused for is in the journal.
+    """
+    checked = check_claim(Draft(state, coordinator.now_ms()), claim)
+    if isinstance(checked, Refusal):
+        raise InputRefused(await coordinator.read(lambda state, now_ms: checked))
 
 
 class WorkerTokens:

@@ -13,15 +13,18 @@ import grpc
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.keys.writes import count_bytes
 from rallypoint.server.core.keyspace.values import Answer
-from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
-from rallypoint.server.rpc.errors import limit_status, refusal_status, stalled_status
+from rallypoint.server.rpc.errors import refusal_status, stalled_status
+from rallypoint.server.rpc.guards.job_bytes import JobBytes
 from rallypoint.server.rpc.guards.lines import may_log
-from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.peers import host_of
+from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.keys import views
 from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWait
@@ -39,6 +42,17 @@ begin at one that is forgotten."""
 STALL_S_MAX = 30.0
 """Longest time that a watch may take to read an answer."""
 
+SMALL_BYTES = 4_096
+"""Of the keys and values that a request changes. So few take no longer than the rest of a call, and
+never wait."""
+BYTES_PER_S_MAX = 2 * 1_048_576
+"""Of larger changes of a job. While they are written, all other jobs wait: so many take a fifth of
+the time of a slow disk."""
+BURST_S = 4.0
+"""A job that has made none for so long may make as many at once as in that time."""
+PATIENCE_S = 4.0
+"""Longest wait of a change for those before it. So at most 8 MiB of changes of a job wait."""
+
 T = TypeVar("T")
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -46,14 +60,19 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class KeyValueService(keys_grpc.KeyValueServiceServicer):
     """Serves workers."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, tokens: WorkerTokens) -> None:
+    def __init__(
+        self, coordinator: Coordinator, outboxes: Outboxes, state: State, tokens: WorkerTokens
+    ) -> None:
         """Serve the keys of `coordinator`.
 
         Args:
             coordinator: decides.
             outboxes: learns every change.
+            state: the live state.
             tokens: prove that a caller is a worker of a round.
         """
+        self._state = state
+        self._large = JobBytes(Limit.KEY_RATE, BYTES_PER_S_MAX, BURST_S * BYTES_PER_S_MAX)
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._tokens = tokens
@@ -114,25 +133,42 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         await self._answer(context, self._watch(request, context))
 
     async def _answer(self, context: _Context, work: Awaitable[T]) -> T:
-        """Return the answer to a call, or end it with the status of its refusal."""
+        """Return the answer to a call, or end it with the status of its refusal.
+
+        What exceeds a limit is refused when its request is gone.
+        """
         try:
             return await work
         except InvalidMessage as invalid:
             await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except LimitExceeded as full:
-            await abort_with(context, limit_status(full))
         except InputRefused as refused:
             await abort_with(context, refusal_status(refused.refusal))
 
-    def _claim(self, job_id: str, context: _Context) -> Claim:
+    def _claim(self, job_id: str, context: _Context) -> inputs.Claim:
         return self._tokens.claim(job_id, context.invocation_metadata())
 
     async def _write(self, request: Any, context: _Context) -> Answer:
         writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
+        await self._pay(writes, context.time_remaining())
         keys = self._outboxes.keys
         return await self._coordinator.ask(
             writes, lambda state, now_ms: keys.take_answer(writes.answer_id)
         )
+
+    async def _pay(self, writes: inputs.WriteKeys, left_s: float | None) -> None:
+        """Let the allowance of a job pay for large changes; wait if it is used up.
+
+        Args:
+            writes: the changes.
+            left_s: until the deadline of the call; None: it has none.
+        """
+        size = count_bytes(self._state.keys.get(writes.job_id), writes)
+        if size <= SMALL_BYTES:
+            return
+        await require_worker(self._coordinator, self._state, writes.claim)
+        patience_s = PATIENCE_S if left_s is None else min(PATIENCE_S, left_s / 2)
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(self._large.use(writes.job_id, size, now_s, patience_s))
 
     async def _list(
         self, request: keys_pb2.ListKeysRequest, context: _Context

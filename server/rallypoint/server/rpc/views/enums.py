@@ -110,6 +110,7 @@ LIMITS = {
     Limit.BARRIER_CALLS: error_details_pb2.LIMIT_KIND_WAITING_CALLS,
     Limit.KEYS: error_details_pb2.LIMIT_KIND_KEYS,
     Limit.KEY_BYTES: error_details_pb2.LIMIT_KIND_KEYS,
+    Limit.KEY_RATE: error_details_pb2.LIMIT_KIND_KEYS,
     Limit.ALL_WEIGHT: error_details_pb2.LIMIT_KIND_KEYS,
     Limit.BARRIER_BYTES: error_details_pb2.LIMIT_KIND_PAYLOAD_BYTES,
     Limit.VALUE_BYTES: error_details_pb2.LIMIT_KIND_VALUE_BYTES,
