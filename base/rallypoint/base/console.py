@@ -149,6 +149,8 @@ class Console:
         Gives up on a console that has stalled, and after `limit_s` seconds.
         """
         end_s = time.monotonic() + limit_s
+        if not self._has_thread:  # it has ended, and no other one could be started
+            self._serve()
         with self._changed:
             while not self._is_idle():
                 before, left_s = self._written, end_s - time.monotonic()

@@ -16,6 +16,7 @@ from rallypoint.base.console import (
     Console,
     open_text,
 )
+from support.processes.threads import forbid_threads
 
 LIMIT_S = 10
 
@@ -243,3 +244,16 @@ def test_text_is_handed_over_in_lines(pipe: Pipe) -> None:
     file.write("höh\udcff\n")
 
     assert pipe.drain() == b"h\xc3\xb6h\\udcff\n"
+
+
+def test_last_line_needs_no_thread(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written where no thread can be started any more."""
+    pipe.console.release()
+    for thread in threading.enumerate():
+        if thread.name == "console":
+            thread.join(LIMIT_S)
+    forbid_threads(monkeypatch)
+    pipe.console.say(b"the job failed\n")
+
+    assert pipe.console.flush(LIMIT_S)
+    assert pipe.read(15) == b"the job failed\n"

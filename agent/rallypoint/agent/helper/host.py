@@ -469,7 +469,10 @@ def _call_in_thread(call: Callable[[], Orphans]) -> asyncio.Future[Orphans]:
         with suppress(RuntimeError):  # the loop has ended, and every wait with it
             loop.call_soon_threadsafe(finish, orphans, failure)
 
-    threading.Thread(target=serve, name="helper's end", daemon=True).start()
+    try:
+        threading.Thread(target=serve, name="helper's end", daemon=True).start()
+    except RuntimeError:  # no thread can be started here: the loop stands still until the end
+        serve()
     return future
 
 

@@ -194,7 +194,10 @@ class WorkerOutputs(Struct):
         for stream in self._streams:
             stream.hurry()
         await self._drain()
-        await FileThread("consoles").begin(self._flush).future
+        try:
+            await FileThread("consoles").begin(self._flush).future
+        except OSError:  # no thread can be started here: the loop stands still until the end
+            self._flush()
         for console in (self.consoles.out, self.consoles.err):
             console.release()
         await self._drain()

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.helper.events import Exited, HostEvent, SpawnRequest, Swept
+from rallypoint.agent.helper.events import Exited, HelperLost, HostEvent, SpawnRequest, Swept
 from rallypoint.agent.helper.host import HostClosed, WorkerHost
+from support.processes.processes import Conversation, Witness
+from support.processes.threads import forbid_threads
 
 
 async def test_failing_handler_loses_no_event() -> None:
@@ -50,3 +52,22 @@ async def test_refused_request_says_why() -> None:
 
     with pytest.raises(HostClosed, match="the helper process has ended"):
         host.signal(15)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_ending_needs_no_thread(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """Workers and helper end, or are reported, where no thread can be started any more."""
+    host = WorkerHost.launch()
+    conversation = Conversation(host)
+    pid = await conversation.start("sleep", "1000")
+    witness = Witness()
+    witness.watch(pid, host.pid)
+    forbid_threads(monkeypatch)
+    if dies:
+        host.kill()
+        assert await conversation.next() == HelperLost(host.pid)
+        assert isinstance(await conversation.next(), Exited)
+    await host.close()
+
+    assert witness.await_deaths() == []
+    witness.close()

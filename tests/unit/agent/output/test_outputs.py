@@ -25,6 +25,7 @@ from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.base import console
 from rallypoint.base.console import Console, Consoles
 from support.core.orders import run_order
+from support.processes.threads import forbid_threads
 
 LIMIT_S = 10
 ORDER = run_order(master_addr="m", master_port=1, max_restarts=3)
@@ -377,3 +378,16 @@ async def test_pipes_replace_unavailable_terminals(monkeypatch: pytest.MonkeyPat
     assert len(os.listdir("/proc/self/fd")) <= len(before)
     os.close(ours)
     os.close(theirs)
+
+
+async def test_last_output_needs_no_thread(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown where no thread can be started any more."""
+    found = outputs(screen, OutputSpec())
+    found.begin(ORDER)
+    screen.begin()
+    write(found.open(ORDER, 0), b"hello\n", b"")
+    with monkeypatch.context() as patch:
+        forbid_threads(patch)
+        await found.finish()
+
+    assert screen.end() == [b"hello\n", b""]
