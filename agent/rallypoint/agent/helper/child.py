@@ -32,6 +32,7 @@ def become_worker(
     report_fd: int,
     helper_pid: int,
     *,
+    start_fd: int = -1,
     file_limits: tuple[int, int] | None = None,
     run: Callable[[list[str]], NoReturn] | None = None,
     inherited: Collection[int] = (),
@@ -44,6 +45,7 @@ def become_worker(
             frame says as which number.
         report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
+        start_fd: the folder in which the agent started; -1: it cannot be opened.
         file_limits: how many files it may open, and to how many it may raise that; None: as many as
             the helper.
         run: runs a function instead of a program, if the frame wants that.
@@ -56,12 +58,12 @@ def become_worker(
         if os.getppid() != helper_pid:  # the helper died before prctl
             os._exit(1)
         _reset_signals()
+        _enter(os.fsdecode(_to_bytes(message["cwd"])), start_fd)
         numbers = (0, 1, 2, message["passed_as"])[: len(fds)]
         kept = inherited if is_forked else ()
         report_fd = _arrange_descriptors(numbers, fds, report_fd, kept)
         if file_limits is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
-        os.chdir(os.fsdecode(_to_bytes(message["cwd"])))
         _bind(message["cpus"])
         if is_forked:
             prctl(PR_SET_NAME, _FORKED_NAME)
@@ -70,7 +72,7 @@ def become_worker(
         elif message["forked"]:
             raise OSError(errno.ENOEXEC, "this helper cannot run functions")
         else:
-            os.execvpe(message["argv"][0], message["argv"], message["env"])
+            _execute(message["argv"], message["env"])
     except OSError as error:
         report = f"{error.errno or errno.EIO} {error}"
     except Exception as error:  # noqa: BLE001 - the copy must not run on as a second helper
@@ -83,6 +85,29 @@ def become_worker(
             os._exit(1)
     os.write(report_fd, report.encode("utf-8", "backslashreplace")[:_REPORT_BYTES_MAX])
     os._exit(127)
+
+
+def _enter(folder: str, start_fd: int) -> None:
+    """Enter the working folder; that of the agent even if it has no name any more.
+
+    Args:
+        folder: its path; empty: that of the agent, which was removed.
+        start_fd: that of the agent.
+    """
+    if not folder and start_fd >= 0:
+        os.fchdir(start_fd)
+        return
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot enter the folder {folder}: {error.strerror}") from None
+
+
+def _execute(argv: list[str], environment: dict[str, str]) -> None:
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot run {argv[0]}: {error.strerror}") from None
 
 
 def _set_environment(environment: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ class SpawnRequest(NamedTuple):
     worker_id: int  # the caller's number; free again after Exited or SpawnFailed
     argv: tuple[str, ...]  # program, looked up in the PATH of env, and its arguments
     env: Mapping[str, str]  # the whole environment; bytes outside UTF-8 as surrogate escapes
-    cwd: str  # working directory; relative to the agent's
+    cwd: str  # working directory; relative to the agent's; empty: the agent's, which was removed
     stdout_fd: int  # borrowed for the call: the caller may close it afterwards
     stderr_fd: int  # the same; may be the same descriptor
     stdin_fd: int = 0  # the same; the caller's own unless given
@@ -42,7 +42,7 @@ class SpawnRequest(NamedTuple):
                 "id": self.worker_id,
                 "argv": [to_wire(argument) for argument in self.argv],
                 "env": {to_wire(key): to_wire(value) for key, value in self.env.items()},
-                "cwd": to_wire(os.path.abspath(self.cwd)),
+                "cwd": to_wire(self.cwd and os.path.abspath(self.cwd)),
                 "cpus": self.cpus,
                 "forked": self.is_forked,
                 "passed_as": self.passed_as,

@@ -127,6 +127,8 @@ class Helper:
         wake_fd: int,
         agent_pid: int | None = None,
         agent_fd: int = -1,
+        *,
+        start_fd: int = -1,
         file_limits: tuple[int, int] | None = None,
         run: Run | None = None,
         inherited: Collection[int] = (),
@@ -138,6 +140,7 @@ class Helper:
             wake_fd: read end of the pipe that every SIGCHLD writes to.
             agent_pid: the agent's process, whose end counts too; None: only that of the socket.
             agent_fd: the agent's pidfd; -1: none.
+            start_fd: the folder in which the agent started; -1: it cannot be opened.
             file_limits: how many files a worker may open, and to how many it may raise that; None:
                 as many as this process.
             run: runs functions in workers; None: it cannot.
@@ -146,6 +149,7 @@ class Helper:
         self._control = control
         self._agent_fd = agent_fd
         self._watched_pid = agent_pid if agent_fd < 0 else None
+        self._start_fd = start_fd
         self._file_limits = file_limits
         self._run = run
         self._inherited = inherited
@@ -276,6 +280,7 @@ class Helper:
                 fds,
                 report_fd,
                 self._pid,
+                start_fd=self._start_fd,
                 file_limits=self._file_limits,
                 run=self._run,
                 inherited=self._inherited,
@@ -402,6 +407,14 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def _open_folder() -> int:
+    """Return the folder of the agent, which may lose its name while workers still start there."""
+    try:
+        return os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # it is on a file system that has gone away
+        return -1
+
+
 def main(
     control_fd: int,
     agent_pid: int | None = None,
@@ -435,6 +448,7 @@ def main(
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     prctl(PR_SET_NAME, PROCESS_NAME)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    start_fd = _open_folder()
     os.chdir("/")
     try:
         agent = Control(control)
@@ -446,7 +460,16 @@ def main(
                 pass
             if os.getppid() != agent_pid:
                 return
-        helper = Helper(agent, wake_fd, agent_pid, agent_fd, file_limits, run, inherited)
+        helper = Helper(
+            agent,
+            wake_fd,
+            agent_pid,
+            agent_fd,
+            start_fd=start_fd,
+            file_limits=file_limits,
+            run=run,
+            inherited=inherited,
+        )
         # Before the loop: the scan takes 3 to 6 ms for 500 processes (measured), too little to be
         # worth the code of a scan in pieces; requests wait in the socket meanwhile.
         swept = kill_leftovers(LEFTOVERS_WAIT_MS)

@@ -114,7 +114,7 @@ def find_difference(
         return "its command line differs"
     if len(standby.argv) != len(worker.argv):
         return "its command line differs"
-    if os.path.abspath(standby.cwd) != os.path.abspath(worker.cwd):
+    if not worker.cwd or os.path.abspath(standby.cwd) != os.path.abspath(worker.cwd):
         return "its working directory differs"
     if standby.cpus != worker.cpus:
         return "its CPUs differ"

@@ -319,7 +319,7 @@ class Launcher(Struct):
                 self.launch, python=python, round=order.number, local_rank=local_rank
             ),
             env={**environment, **changed},
-            cwd=os.getcwd(),
+            cwd=find_folder(),
             stdout_fd=output.stdout_fd,
             stderr_fd=output.stderr_fd,
             is_forked=self.launch.function is not None and self.launch.function.is_forked,
@@ -372,6 +372,14 @@ class Launcher(Struct):
             master_addr=self.launch.master_addr,
             ours=ours,
         )
+
+
+def find_folder() -> str:
+    """Return the working folder; empty if it was removed, so that only the helper can enter it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _close_all(workers: list[Prepared]) -> None:

@@ -123,6 +123,7 @@ async def test_exec_failure_is_answered(
     talk.host.sweep(1, 5000)
 
     assert isinstance(failed, SpawnFailed) and failed.errno == code, failed
+    assert code == errno.EINVAL or f"cannot run {argv[0]}" in failed.message
     assert await talk.next() == Clean(1)
 
 
