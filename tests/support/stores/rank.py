@@ -30,7 +30,7 @@ def barrier_error(prefix: str, **given: object) -> str:
     return "no error"
 
 
-short = FUNCTIONS.synchronize(COORDINATOR, b"rank %d" % RANK, RANK, SIZE, "short/")
+short = FUNCTIONS.synchronize(COORDINATOR, f"rank {RANK}", RANK, SIZE, "short/")
 long = FUNCTIONS.synchronize(COORDINATOR, b"%d" % RANK * 100_000, RANK, SIZE, "long/")
 COORDINATOR.set(f"all/{RANK}", f"{RANK}")
 gathered = FUNCTIONS.get_all(COORDINATOR, RANK, "all/", SIZE)

@@ -17,7 +17,7 @@ from rallypoint.client.values import BreakReason
 from rallypoint.torch.store.failures import StoreError, to_store_error
 from rallypoint.torch.store.names import encode_key
 from rallypoint.torch.store.reading import Deadline, Tries
-from rallypoint.torch.store.store import Store
+from rallypoint.torch.store.store import Store, to_bytes
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 
 PAYLOAD_BYTES_MAX = 16_384
@@ -34,7 +34,7 @@ _HERE, _AT_KEY = b"=", b"+"
 
 def synchronize(
     store: Store,
-    data: bytes,
+    data: str | bytes,
     rank: int,
     world_size: int,
     key_prefix: str,
@@ -53,7 +53,7 @@ def synchronize(
     Raises:
         DistStoreError: when ranks are missing; it names them.
     """
-    deadline = Deadline(timeout)
+    deadline, data = Deadline(timeout), to_bytes(data)
     room = min(PAYLOAD_BYTES_MAX, PAYLOADS_BYTES_MAX // world_size) - len(_HERE)
     if len(data) <= room:
         return _exchange(store, _HERE + data, rank, world_size, key_prefix, deadline)

@@ -224,7 +224,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         A key that does not exist is as expected if `expected` is empty; otherwise `expected` is
         returned.
         """
-        before, after = _bytes(expected), _bytes(desired)
+        before, after = to_bytes(expected), to_bytes(desired)
 
         def decide(held: bytes | None) -> bytes | None:
             is_expected = not before if held is None else held == before
@@ -239,7 +239,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
     def append(self, key: Text, value: Text) -> None:
         """Append to the value of a key; one that does not exist counts as empty."""
-        name, more = self._name(key), _bytes(value)
+        name, more = self._name(key), to_bytes(value)
         with self._errors():
             self._space.append(name, more, self._limit_s)
 
@@ -284,14 +284,14 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """
         if len(keys) != len(values):
             raise StoreError("multiSet keys and values vectors must be of same size")
-        held = [_bytes(value) for value in values]
+        held = [to_bytes(value) for value in values]
         names = [self._name(key) for key in keys]
         with self._errors():
             self._space.set(list(zip(names, held, strict=True)), self._limit_s)
 
     def queue_push(self, key: Text, value: Text) -> None:
         """Append a value to a queue."""
-        entry = queues.pack(_bytes(value))
+        entry = queues.pack(to_bytes(value))
         with self._errors():
             self._space.append(self._space.queue_of(_text(key)), entry, self._limit_s)
 
@@ -383,10 +383,10 @@ def _text(key: Any) -> str:
     """Return a key as text; other programs may have one as bytes."""
     if isinstance(key, str):
         return key
-    return _bytes(key).decode("utf-8", "surrogateescape")
+    return to_bytes(key).decode("utf-8", "surrogateescape")
 
 
-def _bytes(value: Any) -> bytes:
+def to_bytes(value: Any) -> bytes:
     """Return a value as bytes.
 
     Raises:
