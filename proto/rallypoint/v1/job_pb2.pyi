@@ -128,6 +128,8 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     """
     WAIT_KIND_SPARE: _WaitKind.ValueType  # 13
     """The round runs, and only this node waits: it is a spare."""
+    WAIT_KIND_BARRIER: _WaitKind.ValueType  # 14
+    """The round runs, and some of its participants wait at a barrier for the others. Agents do not get it."""
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """What a job waits for."""
@@ -162,6 +164,8 @@ full lease to reconnect.
 """
 WAIT_KIND_SPARE: WaitKind.ValueType  # 13
 """The round runs, and only this node waits: it is a spare."""
+WAIT_KIND_BARRIER: WaitKind.ValueType  # 14
+"""The round runs, and some of its participants wait at a barrier for the others. Agents do not get it."""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _NoticeKind:
@@ -216,6 +220,8 @@ class _AwaitedStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AwaitedS
     """It is quarantined after its failures."""
     AWAITED_STATE_CORDONED: _AwaitedState.ValueType  # 10
     """An operator cordoned it."""
+    AWAITED_STATE_NOT_ARRIVED: _AwaitedState.ValueType  # 11
+    """It, or a worker of it, has not arrived at a barrier."""
 
 class AwaitedState(_AwaitedState, metaclass=_AwaitedStateEnumTypeWrapper):
     """Why a job waits for a node."""
@@ -242,6 +248,8 @@ AWAITED_STATE_QUARANTINED: AwaitedState.ValueType  # 9
 """It is quarantined after its failures."""
 AWAITED_STATE_CORDONED: AwaitedState.ValueType  # 10
 """An operator cordoned it."""
+AWAITED_STATE_NOT_ARRIVED: AwaitedState.ValueType  # 11
+"""It, or a worker of it, has not arrived at a barrier."""
 Global___AwaitedState: _TypeAlias = AwaitedState  # noqa: Y015
 
 class _DepartureKind:
@@ -570,7 +578,9 @@ class Waiting(_message.Message):
     ready_nodes: _builtins.int
     """Nodes ready now."""
     needed_nodes: _builtins.int
-    """Nodes needed for the wait to end: min_nodes, or the members that still have to act."""
+    """Nodes needed for the wait to end: min_nodes, or the members that still have to act. At a barrier,
+    the two numbers count participants: those that have arrived, and those that have not.
+    """
     text: _builtins.str
     """The wait as one sentence for a person."""
     @_builtins.property

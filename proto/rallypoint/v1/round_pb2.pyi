@@ -326,6 +326,8 @@ class Round(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     SEALED_AT_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    SINCE_STEP_FIELD_NUMBER: _builtins.int
+    STEP_INTERVAL_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Highest step that a worker of the round has reported. 0: none."""
     @_builtins.property
@@ -354,6 +356,18 @@ class Round(_message.Message):
     def timeline(self) -> Global___RoundTimeline:
         """How it came into being. Absent for a round that was adopted from another coordinator."""
 
+    @_builtins.property
+    def since_step(self) -> _duration_pb2.Duration:
+        """Time since that step was reached. Absent when there is none, or it was reported to an earlier
+        coordinator.
+        """
+
+    @_builtins.property
+    def step_interval(self) -> _duration_pb2.Duration:
+        """Usual time between two reports of higher steps, which come once a second at most. Absent before the
+        second one.
+        """
+
     def __init__(
         self,
         *,
@@ -364,10 +378,12 @@ class Round(_message.Message):
         step: _builtins.int = ...,
         sealed_at: _timestamp_pb2.Timestamp | None = ...,
         timeline: Global___RoundTimeline | None = ...,
+        since_step: _duration_pb2.Duration | None = ...,
+        step_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "sealed_at", b"sealed_at", "started_after", b"started_after", "timeline", b"timeline"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "sealed_at", b"sealed_at", "since_step", b"since_step", "started_after", b"started_after", "step_interval", b"step_interval", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "sealed_at", b"sealed_at", "started_after", b"started_after", "step", b"step", "timeline", b"timeline"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "header", b"header", "members", b"members", "sealed_at", b"sealed_at", "since_step", b"since_step", "started_after", b"started_after", "step", b"step", "step_interval", b"step_interval", "timeline", b"timeline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

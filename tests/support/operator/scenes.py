@@ -8,6 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.barrier import (
+    BarrierKey,
+    Expected,
+    Participant,
+    ParticipantKind,
+)
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.round import Milestone
@@ -188,6 +194,19 @@ def network_suspected() -> Bench:
     return bench
 
 
+def at_barrier() -> Bench:
+    bench, _ = running()
+    claim = claim_of(bench)
+    key = BarrierKey(JobId(JOB), claim.run, claim.round, "after-load")
+    for rank in (*range(9), *range(10, 16)):
+        who = Participant(ParticipantKind.RANK, rank, "")
+        everyone = Expected(0, all_of=ParticipantKind.RANK)
+        came = inputs.Arrive(claim, key, who, everyone, timeout_ms=600_000, request_id=f"r{rank}")
+        assert bench.take(came).refusal is None
+    bench.advance(18_000)
+    return bench
+
+
 def blocked() -> Bench:
     bench, agents = running()
     agents[0].fail(worker_exit(signal=9))
@@ -219,6 +238,16 @@ def nothing() -> Bench:
     return bench
 
 
+def stuck() -> Bench:
+    """Return a job whose workers hang in a way that only the age of the last step shows."""
+    bench, _ = running()
+    for step in (47, 48, 49):
+        assert bench.take(inputs.Progressed(claim_of(bench), step)).refusal is None
+        bench.advance(1_200)
+    bench.advance(720_000)
+    return bench
+
+
 def succeeded() -> Bench:
     bench, agents = running()
     for agent in agents:
@@ -244,7 +273,7 @@ WAITS: dict[str, Scene] = {
     for scene in (
         *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
-        *(hindered, unprepared, nothing, succeeded, failed),
+        *(hindered, unprepared, at_barrier, stuck, nothing, succeeded, failed),
     )
 }
 """For `rallypoint explain`."""
@@ -270,11 +299,15 @@ def recovered() -> Bench:
     return bench
 
 
+def claim_of(bench: Bench) -> inputs.Claim:
+    """Return what the token of a worker of the round says."""
+    header = bench.rounds(JOB)[-1]
+    return inputs.Claim(JobId(JOB), header.run, header.number, "token", is_signed=True)
+
+
 def train(bench: Bench) -> None:
     """Let the workers of the round say how they come to their first step."""
-    header = bench.rounds(JOB)[-1]
-    claim = inputs.Claim(JobId(JOB), header.run, header.number, "token", is_signed=True)
-    size = header.world_size
+    claim, size = claim_of(bench), bench.rounds(JOB)[-1].world_size
     for milestone, ms in ((Milestone.IMPORTED, 3_100), (Milestone.PROCESS_GROUP, 420)):
         bench.advance(ms)
         for rank in range(size):
@@ -294,7 +327,8 @@ def large() -> Bench:
 
 
 JOBS: dict[str, Scene] = {
-    scene.__name__: scene for scene in (recovered, draining, too_few, failed, large)
+    scene.__name__: scene
+    for scene in (recovered, draining, too_few, failed, large, at_barrier, stuck)
 }
 """For `rallypoint status`."""
 FAILURES: dict[str, Scene] = {

@@ -9,7 +9,9 @@ import json
 import re
 
 import pytest
+from rich.text import Span
 
+from rallypoint.cli.operator.views.words import describe_step
 from rallypoint.v1 import job_pb2
 from support.operator import picture, scenes, transcripts
 
@@ -51,6 +53,17 @@ def test_every_kind_of_wait_has_a_scene() -> None:
     every = {*job_pb2.WaitKind.values()}
 
     assert every - shown == {job_pb2.WAIT_KIND_SPARE}
+
+
+@pytest.mark.parametrize(("age_s", "is_late"), [(11, False), (13, True), (86_400, True)])
+def test_late_step_is_yellow(age_s: int, is_late: bool) -> None:
+    """After ten times the usual gap; the coordinator does not know that it hangs."""
+    round = scenes.show(scenes.stuck()).round
+    round.since_step.FromSeconds(age_s)
+
+    assert ([Span(0, len(describe_step(round)), "yellow")] if is_late else []) == describe_step(
+        round
+    ).spans
 
 
 def test_a_pipe_gets_a_row_in_one_line() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.model.barrier import Expected
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.explain import NAMED_MAX
+from support.core.barriers import Meeting, node, rank
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent
 
@@ -273,6 +277,92 @@ def test_running_job_waits_for_nothing() -> None:
     assert bench.wait() is None
 
 
+def at_barrier(bench: Bench, *ranks: int, name: str = "b", **facts: Any) -> Bench:
+    meeting = Meeting(bench, name)
+    for number in ranks:
+        assert meeting.arrive(rank(number), **facts) is None
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("ranks", "facts", "text", "nodes"),
+    [
+        ((0,), {}, "rank 0 has waited 18 s at barrier b for rank 1 on b", ["b"]),
+        ((1,), {}, "rank 1 has waited 18 s at barrier b for rank 0 on a", ["a"]),
+        (
+            (0, 1),
+            {"expected": Expected(3)},
+            "ranks 0, 1 have waited 18 s at barrier b for 1 more",
+            [],
+        ),
+        (
+            (0,),
+            {"expected": Expected(2, (rank(0), node("b")))},
+            "rank 0 has waited 18 s at barrier b for node b",
+            ["b"],
+        ),
+    ],
+)
+def test_open_barrier_is_explained(
+    ranks: tuple[int, ...], facts: dict[str, Any], text: str, nodes: list[str]
+) -> None:
+    """Who waits there, for whom, on which node, and when the barrier fails."""
+    bench, *_ = running()
+    at_barrier(bench, *ranks, **facts)
+    bench.advance(18_000)
+    waiting = bench.the_wait()
+
+    assert (WaitKind.BARRIER, 42_000) == (waiting.kind, waiting.left_ms)
+    assert f"{text}; at most 42.0 s more" == waiting.text
+    assert nodes == [one.name for one in waiting.awaited]
+
+
+def test_missing_ranks_of_a_large_barrier_are_counted() -> None:
+    """A sentence names a few of them; the nodes of the first are named too."""
+    names = [f"n{number:02}" for number in range(20)]
+    bench = Bench(JobSpec(min_nodes=20, max_nodes=20))
+    for name in names:
+        bench.join(name, workers=8)
+    bench.obey()
+    at_barrier(bench, *range(100))
+    bench.advance(2_000)
+    waiting = bench.the_wait()
+
+    assert waiting.text.startswith(
+        "100 of 160 ranks have waited 2 s at barrier b for "
+        "ranks 100, 101, 102, 103, 104, 105, 106, 107 and 52 more; "
+    )
+    assert (100, 60) == (waiting.ready_nodes, waiting.needed_nodes)
+    assert names[12:] == [one.name for one in waiting.awaited]
+
+
+def test_the_oldest_barrier_is_named_first() -> None:
+    """The others are counted; one at which workers have just come is none to explain."""
+    bench, *_ = running()
+    at_barrier(bench, 0, name="later")
+    bench.advance(900)
+    assert bench.wait() is None
+    bench.advance(600)
+    at_barrier(bench, 0, name="earlier")
+    bench.advance(2_000)
+
+    assert bench.the_wait().text.startswith(
+        "rank 0 has waited 3 s at barrier later for rank 1 on b, and others at 1 more barrier; "
+    )
+
+
+def test_barrier_is_named_beside_a_growth() -> None:
+    """And beside a drain: either would hide why the training stands still."""
+    bench = growing()
+    at_barrier(bench, 0)
+    bench.advance(2_000)
+
+    assert (
+        "1 new node to be included in the next round; "
+        "rank 0 has waited 2 s at barrier b for rank 1 on b; at most 3.0 s more"
+    ) == bench.the_wait().text
+
+
 def test_node_that_came_back_is_not_missed() -> None:
     """A node that was lost and came back is not named."""
     bench = Bench(replace(SPEC, min_nodes=3))
@@ -312,8 +402,8 @@ def test_explanation_has_a_limit() -> None:
 def test_places_that_nobody_has_come_for(ranks: tuple[int | None, ...], named: str) -> None:
     """Where every node has an explicit rank, the missing ranks are named."""
     bench = Bench(replace(SPEC, min_nodes=4, max_nodes=6))
-    for number, rank in enumerate(ranks):
-        bench.join(f"n{number}", node_rank=rank)
+    for number, node_rank in enumerate(ranks):
+        bench.join(f"n{number}", node_rank=node_rank)
     waiting = bench.wait()
 
     assert waiting is not None

@@ -14,6 +14,7 @@ from rallypoint.cli.operator.views.words import (
     describe_count,
     describe_duration,
     describe_state,
+    describe_step,
     style,
     word,
 )
@@ -21,6 +22,7 @@ from rallypoint.v1 import job_pb2
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 COLUMNS = ("NODE", "STATE", "FOR", "WHAT TO DO")
 TAILS = ("; waiting for ", "; set aside: ", "; at most ")
@@ -86,6 +88,10 @@ KINDS = {
         "nodes that have not reconnected count as lost",
         "Check the network between the nodes and the coordinator: rallypoint doctor",
     ),
+    job_pb2.WAIT_KIND_BARRIER: Advice(
+        "the barrier fails for all who wait there",
+        "See all barriers, and every rank that is missing: rallypoint barrier list {job}",
+    ),
     job_pb2.WAIT_KIND_SPARE: Advice(
         todo="Nothing to do: a spare replaces a node that leaves or is lost."
     ),
@@ -102,6 +108,7 @@ NODES = {
     job_pb2.AWAITED_STATE_DRAINING: "wait until its workers are done",
     job_pb2.AWAITED_STATE_FENCED: "wait, or end its processes and start its agent again",
     job_pb2.AWAITED_STATE_QUARANTINED: "see why it failed, then: rallypoint uncordon {job} {node}",
+    job_pb2.AWAITED_STATE_NOT_ARRIVED: "see what its workers do there: py-spy dump --pid PID",
     job_pb2.AWAITED_STATE_CORDONED: "let it take part again: rallypoint uncordon {job} {node}",
 }
 """What to do about a node that a job waits for."""
@@ -119,7 +126,7 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     from rich.text import Text
 
     if not job.HasField("waiting"):
-        return Group(Text(clean(_describe_none(job))), *_show_timeline(job))
+        return Group(_describe_none(job), *_show_timeline(job))
     waiting = job.waiting
     advice = KINDS.get(waiting.kind, Advice())
     text = (clean(_shorten(waiting.text)), "yellow")
@@ -164,15 +171,23 @@ def _show_timeline(job: job_pb2.Job) -> list[RenderableType]:
     return [Text(), Text(title), table]
 
 
-def _describe_none(job: job_pb2.Job) -> str:
+def _describe_none(job: job_pb2.Job) -> Text:
+    from rich.text import Text
+
     state = describe_state(job.phase, job.outcome)
     if job.phase == job_pb2.JOB_PHASE_CLOSED:
         is_known = job.HasField("verdict")
         why = f"; see why: rallypoint verdict {job.job_id}" if is_known else ""
-        return f"{job.job_id} waits for nothing: it has ended ({state}){why}"
+        return Text(clean(f"{job.job_id} waits for nothing: it has ended ({state}){why}"))
+    text = f"{job.job_id} waits for nothing that the coordinator knows of"
     if not job.HasField("round"):
-        return f"{job.job_id} waits for nothing: it is {state}"
+        return Text(clean(f"{text}: it is {state}"))
     header = job.round.header
     workers = describe_count(header.world_size, "worker")
     nodes = describe_count(header.group_world_size, "node")
-    return f"{job.job_id} waits for nothing: round {header.number} runs {workers} on {nodes}"
+    step = describe_step(job.round)
+    return Text.assemble(
+        clean(f"{text}: round {header.number} runs {workers} on {nodes}"),
+        ", " if step else "",
+        step,
+    )

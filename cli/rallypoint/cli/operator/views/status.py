@@ -18,6 +18,7 @@ from rallypoint.cli.operator.views.words import (
     describe_reason,
     describe_size,
     describe_state,
+    describe_step,
     style,
 )
 from rallypoint.v1 import job_pb2, node_pb2
@@ -130,7 +131,9 @@ def _describe_nodes(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> str:
     return text + (f", {draining:,} draining" if draining else "")
 
 
-def _describe_round(job: job_pb2.Job) -> str:
+def _describe_round(job: job_pb2.Job) -> Text:
+    from rich.text import Text
+
     one, header = job.round, job.round.header
     text = (
         f"{header.number} ({describe_reason(header.reason)}): "
@@ -139,7 +142,8 @@ def _describe_round(job: job_pb2.Job) -> str:
     )
     if one.HasField("started_after"):
         text += f", started in {describe_duration(one.started_after)}"
-    return text + (f", step {one.step:,}" if one.step else "")
+    step = describe_step(one)
+    return Text.assemble(text, ", ", step) if step else Text(text)
 
 
 def _describe_times(times: Times) -> str:

@@ -30,6 +30,8 @@ STYLES = {
     **dict.fromkeys(("ready", "spare"), "cyan"),
 }
 """Colour of each state of a job or node."""
+LATE_GAPS = 10
+"""Usual gaps between two steps after which the next one is late."""
 UNITS = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
 """A unit, its length in s, and the next smaller one."""
 
@@ -71,6 +73,26 @@ def describe_job(job: job_pb2.JobSummary) -> Sequence[object]:
         describe_duration(job.age),
         job.waiting or job.verdict,
     )
+
+
+def describe_step(round: round_pb2.Round) -> Text:
+    """Return the last step of a round and its age: `step 4,100, 12m ago`; empty: there is none.
+
+    It is yellow after LATE_GAPS times the usual time between two reports of steps.
+    """
+    from rich.text import Text
+
+    if not round.step:
+        return Text()
+    text = Text(f"step {round.step:,}")
+    if not round.HasField("since_step"):
+        return text
+    text.append(f", {describe_duration(round.since_step)} ago")
+    gap_ms = to_ms(round.step_interval)
+    if gap_ms and to_ms(round.since_step) > LATE_GAPS * gap_ms:
+        text.append(f", usually one every {describe_ms(gap_ms)}")
+        text.stylize("yellow")
+    return text
 
 
 def describe_reason(reason: round_pb2.RoundReason.ValueType) -> str:

@@ -52,6 +52,7 @@ class WaitKind(Enum):
     DRAIN = "drain"
     FENCE = "fence"
     NETWORK_SUSPECTED = "network suspected"
+    BARRIER = "barrier"
 
 
 class DrainRequest(Struct, frozen=True):

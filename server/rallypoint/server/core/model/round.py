@@ -184,6 +184,10 @@ class Round(Struct, frozen=True):
     """The token of its workers, if an earlier coordinator without a journal has made it."""
     step: int = 0
     """Highest step that a worker of the round has reported; 0: none."""
+    step_ms: int | None = None
+    """When it was reached; None: there is none, or an earlier coordinator knew."""
+    step_gap_ms: int | None = None
+    """Usual time between two reports of higher steps; None before the second one."""
     durable_step: int = 0
     """The same as of the last time that it was journalled; see `rounds.progress`."""
     stop_ms: int | None = None

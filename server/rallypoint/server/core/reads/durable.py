@@ -36,6 +36,8 @@ def _durable_round(round: Round) -> Round:
         round,
         notices_sent=(),
         step=0,
+        step_ms=None,
+        step_gap_ms=None,
         last_exit_ms=None,
         imported=Reached(),
         process_group=Reached(),

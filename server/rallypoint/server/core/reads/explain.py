@@ -11,6 +11,7 @@ from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Departure, RoundReason
+from rallypoint.server.core.reads.meetings import Meeting, find_meeting
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
 from rallypoint.server.core.sessions.admission import awaits_first_agent
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -37,6 +38,7 @@ class AwaitedState(Enum):
     FENCED = "fenced"
     QUARANTINED = "quarantined"
     CORDONED = "cordoned"
+    NOT_ARRIVED = "not arrived"
 
 
 class Awaited(Struct, frozen=True):
@@ -171,16 +173,35 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             due_ms,
             "to start",
         )
+    meeting = find_meeting(state, job, now_ms)
     if drain_ms is not None:
-        return _on_drains(job, tally, drain_ms - now_ms)
+        return _on_drains(job, tally, drain_ms - now_ms, meeting)
     if due_ms is None:
-        return None
+        return None if meeting is None else _on_meeting(meeting)
     left_ms = max(0, due_ms - now_ms)
     text = f"{_count(tally.newcomers, 'new node')} to be included in the next round"
+    text += _besides(meeting)
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
 
 
-def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
+def _on_meeting(meeting: Meeting) -> Waiting:
+    state, text = AwaitedState.NOT_ARRIVED, "has not arrived"
+    awaited = tuple(Awaited(name, state, text, meeting.age_ms) for name in meeting.nodes)
+    return Waiting(
+        WaitKind.BARRIER,
+        meeting.arrived,
+        meeting.missing,
+        awaited[:NAMED_MAX],
+        meeting.left_ms,
+        _sentence(meeting.text, (), meeting.left_ms),
+    )
+
+
+def _besides(meeting: Meeting | None) -> str:
+    return "" if meeting is None else f"; {meeting.text}"
+
+
+def _on_drains(job: Job, tally: Tally, left_ms: int, meeting: Meeting | None) -> Waiting:
     assert job.round is not None
     awaited = tuple(
         Awaited(
@@ -193,6 +214,7 @@ def _on_drains(job: Job, tally: Tally, left_ms: int) -> Waiting:
         if notice.name is not None
     )[:NAMED_MAX]
     text = f"the round runs until {_count(tally.draining, 'draining node')} can leave"
+    text += _besides(meeting)
     return Waiting(
         WaitKind.DRAIN,
         tally.members - tally.draining,

@@ -17,6 +17,9 @@ from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.rounds.timelines import find_marks, with_first_step, with_milestones
 from rallypoint.server.core.state.draft import Draft
 
+GAP_PART = 8
+"""The latest gap between two steps counts as this part of the usual one."""
+
 
 def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
     """Note the highest step of the round, and what the worker has reached before its first one."""
@@ -31,12 +34,23 @@ def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
         is_due = step - before >= max(1, 2 * (round.durable_step - before))
         durable_step = step if is_due else round.durable_step
         round = replace(round, step=step, durable_step=durable_step)
+        round = _with_step_time(round, draft.now_ms - report.step_ago_ms)
         round = with_first_step(round, report.step_ago_ms, draft.now_ms)
     if round is not known:
         draft.put_job(replace(job, round=round))
         if _first_step_ms(known) != _first_step_ms(round):
             _emit_progressed(draft, job.job_id, round)
     return None
+
+
+def _with_step_time(round: Round, reached_ms: int) -> Round:
+    """Return the round whose step was reached then; what readers see decides nothing."""
+    before_ms, gap_ms = round.step_ms, round.step_gap_ms
+    at_ms = max(reached_ms, round.sealed_ms, before_ms or 0)
+    if before_ms is not None:
+        latest_ms = at_ms - before_ms
+        gap_ms = latest_ms if gap_ms is None else gap_ms + (latest_ms - gap_ms) // GAP_PART
+    return replace(round, step_ms=at_ms, step_gap_ms=gap_ms)
 
 
 def _first_step_ms(round: Round) -> int | None:

@@ -18,7 +18,12 @@ from rallypoint.server.journal.codec.shapes import Shape, Shapes
 
 LEFT_OUT: dict[type, frozenset[str]] = {
     Job: frozenset({"first_ready_ms", "last_arrival_ms", "first_newcomer_ms", "breaks"}),
-    Round: frozenset({"notices_sent", "step", "last_exit_ms", "imported", "process_group"}),
+    Round: frozenset(
+        {
+            *("notices_sent", "step", "step_ms", "step_gap_ms"),
+            *("last_exit_ms", "imported", "process_group"),
+        }
+    ),
     Node: frozenset(
         {
             "attached",

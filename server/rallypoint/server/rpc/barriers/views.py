@@ -10,6 +10,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.core.barriers.ends import expected_participants
+from rallypoint.server.core.barriers.words import describe_participants
 from rallypoint.server.core.model.barrier import (
     Arrival,
     Barrier,
@@ -85,7 +86,7 @@ def broken_status(key: BarrierKey, ended: Ended) -> Status:
     )
     text = f"barrier {key.name} failed: {why}"
     if missing:
-        text += f"; missing: {_list(missing, broken.missing_count)}"
+        text += f"; missing: {describe_participants(missing, broken.missing_count)}"
     elif broken.missing_count:
         text += f"; {broken.missing_count} missing"
     is_overdue = broken.reason is BreakReason.OVERDUE
@@ -123,20 +124,3 @@ def _within(participants: Iterable[Participant], bytes_max: int) -> Iterable[Par
         if bytes_max < 0:
             return
         yield participant
-
-
-def _list(participants: tuple[Participant, ...], count: int) -> str:
-    """Return participants for people: "ranks 3, 4, node b and 7 more"."""
-    ranks = [str(one.rank) for one in participants if one.kind is ParticipantKind.RANK]
-    others = [
-        f"node {one.name}" if one.kind is ParticipantKind.NODE else one.name
-        for one in participants
-        if one.kind is not ParticipantKind.RANK
-    ]
-    shown = [*ranks, *others][:_SHOWN_MAX]
-    noun = "" if not ranks else "rank " if len(shown) == 1 else "ranks "
-    more = count - len(shown)
-    return noun + ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-_SHOWN_MAX = 8

@@ -36,6 +36,7 @@ WAITS = {
     WaitKind.DRAIN: job_pb2.WAIT_KIND_DRAIN,
     WaitKind.FENCE: job_pb2.WAIT_KIND_FENCE,
     WaitKind.NETWORK_SUSPECTED: job_pb2.WAIT_KIND_NETWORK_SUSPECTED,
+    WaitKind.BARRIER: job_pb2.WAIT_KIND_BARRIER,
 }
 REASONS = {
     RoundReason.UNKNOWN: round_pb2.ROUND_REASON_UNKNOWN,
@@ -98,6 +99,7 @@ AWAITED = {
     AwaitedState.FENCED: job_pb2.AWAITED_STATE_FENCED,
     AwaitedState.QUARANTINED: job_pb2.AWAITED_STATE_QUARANTINED,
     AwaitedState.CORDONED: job_pb2.AWAITED_STATE_CORDONED,
+    AwaitedState.NOT_ARRIVED: job_pb2.AWAITED_STATE_NOT_ARRIVED,
 }
 LIMITS = {
     Limit.JOBS: error_details_pb2.LIMIT_KIND_JOBS,

@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.job import JOBS_MAX, Job
+from rallypoint.server.core.model.job import JOBS_MAX, Job, WaitKind
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.views.waiting import waiting_message
@@ -36,8 +36,13 @@ class Explained(Struct, frozen=True, dict=True):
 
     @cached_property
     def message(self) -> job_pb2.Waiting | None:
-        """The same as agents get it, made once for all of them; it must not be changed."""
-        return None if self.waiting is None else waiting_message(self.waiting)
+        """The same as agents get it, made once for all of them; it must not be changed.
+
+        No agent waits at a barrier: its workers do.
+        """
+        if self.waiting is None or self.waiting.kind is WaitKind.BARRIER:
+            return None
+        return waiting_message(self.waiting)
 
 
 class Explanations:

@@ -54,6 +54,10 @@ def round_message(round: Round, now_ms: int) -> round_pb2.Round:
             None if started_ms is None else started_ms - round.sealed_ms
         ),
         step=round.step,
+        since_step=to_optional_duration(
+            None if round.step_ms is None else max(0, now_ms - round.step_ms)
+        ),
+        step_interval=to_optional_duration(round.step_gap_ms),
         sealed_at=to_timestamp(round.sealed_ms, now_ms),
         timeline=timeline_message(round.timeline),
     )

@@ -58,6 +58,32 @@ def test_highest_report_of_a_round_counts() -> None:
     assert 41 == bench.job().counts.step
 
 
+def test_age_of_a_step_counts_from_when_it_was_reached() -> None:
+    """A report may be late; the usual gap follows the latest ones slowly."""
+    bench, *_ = pair()
+    report(bench, 1)
+    for step in range(2, 12):
+        bench.advance(1_000)
+        report(bench, step)
+    bench.advance(60_000)
+    assert (60_000, 1_000) == step_times(bench)
+    job = bench.job()
+    claim = inputs.Claim(job.job_id, 1, job.round_number, "token", is_signed=True)
+    bench.take(inputs.Progressed(claim, 12, 59_000))
+    assert (59_000, 1_000) == step_times(bench)
+    report(bench, 12)
+    assert (59_000, 1_000) == step_times(bench)
+    report(bench, 13)
+
+    assert (0, 1_000 + 58_000 // 8) == step_times(bench)
+
+
+def step_times(bench: Bench) -> tuple[int, int | None]:
+    round = bench.job().round
+    assert round is not None and round.step_ms is not None
+    return bench.now_ms - round.step_ms, round.step_gap_ms
+
+
 def test_job_that_advances_is_no_crash_loop() -> None:
     """Five early deaths with one text end a job, unless each round came further."""
     early = worker_exit(2, said="bad sample", ran_ms=10)
