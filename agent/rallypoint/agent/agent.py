@@ -336,9 +336,10 @@ class Agent:
 
     def _find_address(self) -> str:
         """Return the address at which other nodes reach this one."""
-        keeper, host = self.settings.keeper, first_host(self.link.target)
-        # A job whose coordinator is hosted at a loopback address has all its nodes on this host.
-        if keeper is not None and is_loopback(host):
+        host = first_host(self.link.target)
+        is_own = self.settings.is_standalone or self.settings.keeper is not None
+        # A job that brings its coordinator, at a loopback address, has all its nodes on this host.
+        if is_own and is_loopback(host):
             return find_loopback() if host == "localhost" else host
         return find_local_address(host)
 

@@ -134,8 +134,8 @@ def test_job_id(line: str, variables: str, job_id: str, noted: str) -> None:
     ("line", "address", "port", "noted"),
     [
         ("--coordinator=c", None, 0, ""),
-        ("--standalone", "127.0.0.1", 0, ""),
-        ("--standalone --master-port=9", "127.0.0.1", 9, ""),
+        ("--standalone", None, 0, ""),
+        ("--standalone --master-port=9", None, 9, ""),
         ("--standalone --master-addr=h --master-port=9", "h", 9, ""),
         ("--coordinator=c --master-addr=h", "h", 0, ""),
         ("--coordinator=c --local-addr=l --master-addr=h", "l", 0, ""),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.machine.address import find_loopback
 from rallypoint.base.exit_codes import EXIT_FAILED
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
@@ -23,6 +24,10 @@ UNKNOWN = "commands about this job are refused; set XDG_STATE_HOME to a folder o
 """What follows when other programs of this user do not learn the token."""
 
 
+class NoCoordinator(Exception):
+    """The built-in coordinator cannot listen: one line that says why, and what to do."""
+
+
 @asynccontextmanager
 async def reaching_coordinator(
     address: str | None, access: Access = PLAIN
@@ -36,19 +41,27 @@ async def reaching_coordinator(
         address: host:port; None: a coordinator runs while the context is open. It has a token of
             its own, which programs of the same user find.
         access: for the given coordinator.
+
+    Raises:
+        NoCoordinator: the built-in one cannot listen.
     """
     if address is not None:
         yield address, access, asyncio.get_running_loop().create_future()
         return
     from rallypoint.server.core.model.spec import Timing
     from rallypoint.server.hosting.protecting import ProtectionSettings
-    from rallypoint.server.serve import Settings, serving
+    from rallypoint.server.serve import CannotListen, Settings, serving
 
-    token = draw_token()
+    token, host = draw_token(), find_loopback()
     protection = ProtectionSettings(token=token, audits=False)
-    settings = Settings("127.0.0.1", 0, Timing(), standalone=True, protection=protection)
-    async with serving(settings) as running, _keeping(running.port, token):
-        yield f"127.0.0.1:{running.port}", Access(token=token), running.failed
+    settings = Settings(host, 0, Timing(), standalone=True, protection=protection)
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        async with serving(settings) as running, _keeping(running.port, token):
+            yield f"{shown}:{running.port}", Access(token=token), running.failed
+    except CannotListen as error:
+        text = f"the built-in coordinator {error}: check the loopback interface: ip address show lo"
+        raise NoCoordinator(text) from error
 
 
 @asynccontextmanager

@@ -73,7 +73,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     def settings(self) -> Settings:
         """Return the settings of an agent; a built-in coordinator has no address yet."""
         incarnation, host = os.urandom(16).hex(), socket.gethostname()
-        address = self.local_addr or ("127.0.0.1" if self.coordinator is None else "")
         access = PLAIN
         if self.coordinator is not None:
             access = from_environment(self.environment)
@@ -100,7 +99,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             node_name=options.node_name or host,
             node_name_explicit=bool(options.node_name),
             node_rank=options.rank,
-            address=address,
+            address=self.local_addr or "",
             host_name=host,
             labels={},
             launch_id="",

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.machine.address import find_loopback
 from rallypoint.client.errors import Forgotten, RallypointError
 from rallypoint.client.sync import Client
 from rallypoint.torch.rendezvous.conf import hide_tokens
@@ -106,7 +107,7 @@ class Gathering:
         header = self.order.header
         try:
             self._served = dist.TCPStore(  # type: ignore[attr-defined]
-                host_name="127.0.0.1",
+                host_name=find_loopback(),
                 port=header.master_port,
                 is_master=True,
                 wait_for_workers=False,

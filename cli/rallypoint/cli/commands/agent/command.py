@@ -95,6 +95,9 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     host = WorkerHost.launch()
     proof = _read_access(args, resolution)
     keeper = _begin_hosting(prog, resolution, proof)
+    from rallypoint.wire.loading import load_grpc
+
+    load_grpc(is_quiet=True)
     from rallypoint.cli.commands.agent.session import run_session
 
     run_session(args, resolution, placement, host, proof, keeper)

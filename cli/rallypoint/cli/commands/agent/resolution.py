@@ -71,8 +71,6 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
     _refuse_own_job(coordinator, hosting, job_id, environment)
     address = args.local_addr or _find_address(args, coordinator, notes)
-    if address is None and coordinator is None:
-        address = "127.0.0.1"
     _note_backend(args, coordinator, notes)
     unused = rdzv_conf.unused(args.rdzv_conf)
     if unused:

@@ -36,7 +36,7 @@ from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.report.reports import new_listener, new_reports
-from rallypoint.elastic.node.built_in import end_with, reaching_coordinator
+from rallypoint.elastic.node.built_in import NoCoordinator, end_with, reaching_coordinator
 from rallypoint.elastic.node.options import JobOptions
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import Access
@@ -65,7 +65,6 @@ def run_session(
     _log_notes(resolution.notes)
     _log_launch(args, placement.count)
     for_workers = dict(os.environ)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
     runner = asyncio.Runner()
     try:
         live_here = _live(args, resolution, placement, host, proof, keeper, for_workers, consoles)
@@ -73,6 +72,8 @@ def run_session(
         # A second signal means that the user does not want to wait for the report.
         for one in set(args.signals_to_handle) - FORWARDED_ONLY:
             signal.signal(one, lambda *_: os._exit(exit_code))
+    except NoCoordinator as error:
+        fail(args.prog, str(error))
     except Exception as error:  # the root of the process: the helper kills the workers
         log.error("agent_failed", error=describe_error(error), then="it exits", exc_info=error)
         exit_code = EXIT_SOFTWARE
