@@ -21,6 +21,8 @@ TASKS, TASKS_PER_WORKER = 13, 2
 worker is a process, and a thread of the agent reads its output."""
 HOSTED_TASKS = 12
 """Of a hosted coordinator."""
+TRIED_MAX = 256
+"""Threads of a trial: more would take longer than 20 ms."""
 END_S_MAX = 5.0
 """How long the threads of a trial may take to end."""
 _PR_GET_CHILD_SUBREAPER = 37
@@ -70,8 +72,9 @@ def find_limit(workers: int, *, is_teed: bool, hosts: bool) -> str:
     if allowed != resource.RLIM_INFINITY and allowed < files:
         return f"a process may open {allowed} files, and {subject} {files}: raise ulimit -n"
     tasks = TASKS + workers * TASKS_PER_WORKER + hosts * HOSTED_TASKS
-    startable = count_startable(tasks)
-    if startable < tasks:
+    tried = min(tasks, TRIED_MAX)
+    startable = count_startable(tried)
+    if startable < tried:
         return (
             f"only {startable} more processes and threads can start here, and {subject} {tasks}: "
             "raise ulimit -u or pids.max"
