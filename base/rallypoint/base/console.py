@@ -25,6 +25,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TextIO, cast
 
+from rallypoint.base.log import to_json_line
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -56,6 +58,8 @@ class Console:
             RuntimeError: when no thread can be started.
         """
         self.fd = fd
+        self.is_json = False
+        """Its lines about itself are JSON, as those of the log."""
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._dropped = 0
@@ -187,17 +191,21 @@ class Console:
             text = (
                 f"{self._lost_bytes} bytes of ended workers were dropped: the console had stalled"
             )
-            self._lines.appendleft(f"{text}\n".encode())
+            self._lines.appendleft(self._note("output_dropped", text))
             self._lost_bytes = 0
         if not self._lines:
             return self._take_some()
         if self._dropped:
-            text = f"{self._dropped} log lines were dropped: the console had stalled\n"
-            self._lines.appendleft(text.encode())
+            text = f"{self._dropped} log lines were dropped: the console had stalled"
+            self._lines.appendleft(self._note("log_dropped", text))
             self._dropped = 0
         lines = b"".join(self._lines)
         self._lines.clear()
         return lines
+
+    def _note(self, event: str, text: str) -> bytes:
+        line = to_json_line("warning", event, why=text) if self.is_json else text
+        return f"{line}\n".encode()
 
     def _take_some(self) -> bytes:
         """Return some whole lines of the first piece.

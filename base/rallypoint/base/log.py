@@ -7,10 +7,12 @@ logger; the command configures it (`configure`), and that too happens at the fir
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
@@ -82,6 +84,12 @@ class Logger:
 def get_logger() -> Logger:
     """Return a logger for a module."""
     return Logger()
+
+
+def to_json_line(level: str, event: str, **fields: object) -> str:
+    """Return an event as the line of a JSON log, where the log itself is out of reach."""
+    stamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": stamp, "level": level, "event": event, **fields})
 
 
 def new_incident() -> str:

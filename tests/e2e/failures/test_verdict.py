@@ -27,10 +27,11 @@ def test_every_agent_prints_what_failed_first(world: World) -> None:
             "  end of standard error:",
             "    loss is nan",
             "  restarts  : 0, round 1",
-            "node-agent: the job failed",
         ):
             assert line in report.splitlines()
     job = world.jobs.get(world.job_id)
+    for agent in agents:
+        assert agent.said()[-1] == f"node-agent: the job failed: {job.verdict.text}"
     culprit = job.verdict.culprit
     assert job.outcome == job_pb2.OUTCOME_FAILED
     assert job.verdict.cause == verdict_pb2.VERDICT_CAUSE_WORKER_FAILED

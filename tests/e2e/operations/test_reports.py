@@ -184,7 +184,8 @@ def test_equal_tracebacks_are_told_once(world: World) -> None:
     agent = world.agent("a", nproc=8, script=[str(script)])
 
     assert agent.wait() == 1
-    report = agent.said()[agent.said().index(f"{script} FAILED") :]
+    *report, last = agent.said()[agent.said().index(f"{script} FAILED") :]
+    assert "ModuleNotFoundError" in last
     assert sum("ModuleNotFoundError" in line for line in report) == 1
     failed = [line.split()[2] for line in report if line.startswith("  rank      :")]
     stopped = [line.split()[-1] for line in report if line.startswith("  stopped by the agent")]

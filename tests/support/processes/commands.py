@@ -153,8 +153,21 @@ class Command:
 def _read(pipe: IO[str], feed: Feed[str]) -> None:
     with pipe:
         for line in pipe:
-            feed.put(line.rstrip("\n"))
+            for shown in with_prose(line.rstrip("\n")):
+                feed.put(shown)
     feed.end()
+
+
+def with_prose(line: str) -> list[str]:
+    """Return a line of a log in JSON, with the lines for a person that a log in text has."""
+    event = _event(line) or {}
+    match event.get("event"):
+        case "agent_ended":
+            return [f"{event['command']}: {event['why']}"]
+        case "command_failed":
+            return [f"{event['command']}: error: {event['why']}"]
+    report = event.pop("report", "").splitlines()
+    return [json.dumps(event), *report] if report else [line]
 
 
 def _event(line: str) -> dict[str, Any] | None:

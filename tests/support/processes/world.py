@@ -23,6 +23,7 @@ from support.processes.commands import (
     describe,
     find_marked,
     kill,
+    with_prose,
 )
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import Jobs
@@ -99,7 +100,7 @@ class World:
         self, *argv: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command that ends by itself."""
-        return subprocess.run(
+        done = subprocess.run(
             argv,
             env=self.env(env),
             cwd=self.folder,
@@ -108,6 +109,9 @@ class World:
             text=True,
             timeout=LIMIT_S,
         )
+        shown = [one for line in done.stderr.splitlines() for one in with_prose(line)]
+        done.stderr = "".join(f"{line}\n" for line in shown)
+        return done
 
     def coordinator(self, port: int, *flags: str) -> Command:
         """Start a coordinator of this test's own, and talk to it from now on.

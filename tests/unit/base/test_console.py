@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -135,9 +136,11 @@ def test_slow_console_gets_the_report(pipe: Pipe, monkeypatch: pytest.MonkeyPatc
     assert heard == [True]
 
 
-def test_lines_never_wait(pipe: Pipe) -> None:
+@pytest.mark.parametrize("is_json", [False, True])
+def test_lines_never_wait(pipe: Pipe, *, is_json: bool) -> None:
     """The agent's own go to a console that stands still, too; the oldest are dropped and counted,
     and the newest comes through: that is the report."""
+    pipe.console.is_json = is_json
     size = fill(pipe.console)
     for number in range(LINES_MAX + 50):
         pipe.console.say(f"line {number}\n".encode())
@@ -145,7 +148,12 @@ def test_lines_never_wait(pipe: Pipe) -> None:
     said = pipe.drain()[65_536:].lstrip(b"x").decode().split("x")[0].splitlines()
 
     assert size
-    assert said[0] == "50 log lines were dropped: the console had stalled"
+    why = "50 log lines were dropped: the console had stalled"
+    if is_json:
+        found = json.loads(said[0])
+        assert (found["event"], found["why"]) == ("log_dropped", why)
+    else:
+        assert said[0] == why
     assert said[1:] == [f"line {number}" for number in range(50, LINES_MAX + 50)]
 
 

@@ -62,7 +62,7 @@ _GOODBYES = {
     GoodbyeKind.DRAINED: agent_pb2.GOODBYE_REASON_RELEASED,
     GoodbyeKind.ERROR: agent_pb2.GOODBYE_REASON_ERROR,
 }
-_OUTCOMES = {
+OUTCOME_TEXTS = {
     job_pb2.OUTCOME_SUCCEEDED: "the job succeeded",
     job_pb2.OUTCOME_FAILED: "the job failed",
     job_pb2.OUTCOME_ABANDONED: "the job was abandoned",
@@ -255,7 +255,7 @@ def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
             text = f"released: {to_printable_line(message.released.text)}"
             return DesiredEnd(0 if drained else EXIT_FAILED, text, is_release=True)
         case "finished":
-            text = _OUTCOMES.get(message.finished.outcome, "the job ended")
+            text = OUTCOME_TEXTS.get(message.finished.outcome, "the job ended")
             failed = EXIT_NO_REQUEUE if message.finished.no_requeue else EXIT_FAILED
             return DesiredEnd(_EXIT_CODES.get(message.finished.outcome, failed), text)
         case _:

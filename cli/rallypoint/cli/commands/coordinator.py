@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.base.addresses import is_wildcard
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.commands.protection import PROTECTION, read_protection
-from rallypoint.cli.commands.serving import run, show_error, show_taken, warn_of_gaps
+from rallypoint.cli.commands.serving import run, show_taken, warn_of_gaps
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
-from rallypoint.cli.flags.parser import Parser, fail
+from rallypoint.cli.flags.parser import Parser, fail, show_error
 from rallypoint.cli.flags.values import (
     journal_place,
     own_address,
@@ -154,11 +154,11 @@ async def _serve(args: Values, stop: asyncio.Event) -> int:
         serving, place = prepare(args, protection)
         return await _serve_until(stop, serving, args.host, place, protection)
     except ProtectionInvalid as error:
-        show_error(args, error)
+        show_error(args.prog, str(error))
     except CannotListen as error:
         show_taken(args, error)
     except JournalFailed as error:
-        show_error(args, error)
+        show_error(args.prog, str(error))
         return EXIT_USAGE if isinstance(error, JournalInUse | StoreMismatch) else 1
     return EXIT_USAGE
 

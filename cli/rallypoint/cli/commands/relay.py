@@ -16,13 +16,12 @@ from rallypoint.cli.commands.serving import (
     file_flag,
     require_pairs,
     run,
-    show_error,
     show_taken,
     warn_of_gaps,
 )
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
-from rallypoint.cli.flags.parser import Parser, fail
+from rallypoint.cli.flags.parser import Parser, fail, show_error
 from rallypoint.cli.flags.values import endpoints, port_number, text
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ async def _serve(args: Values, settings: Settings, stop: asyncio.Event) -> int:
     try:
         return await _serve_until(stop, settings)
     except AccessFailed as error:
-        show_error(args, error)
+        show_error(args.prog, str(error))
     except CannotListen as error:
         show_taken(args, error)
     return EXIT_USAGE

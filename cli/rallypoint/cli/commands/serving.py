@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from rallypoint.base.addresses import is_loopback
 from rallypoint.cli.flags.flag import Flag, Values
-from rallypoint.cli.flags.parser import fail
+from rallypoint.cli.flags.parser import fail, show_error
 from rallypoint.cli.flags.values import text
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
@@ -48,6 +48,7 @@ def run(args: Values, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     from rallypoint.cli.logs import configure_logs
 
     console = Console(sys.stderr.fileno())
+    console.is_json = args.log_format == "json"
     configure_logs(args.log_level, args.log_format, open_text(console))
     # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -71,14 +72,9 @@ async def _run(serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     return await serve(stop)
 
 
-def show_error(args: Values, error: object) -> None:
-    """Print why a command cannot serve."""
-    print(f"{args.prog}: error: {error}", file=sys.stderr, flush=True)
-
-
 def show_taken(args: Values, error: object) -> None:
     """Print that a command cannot listen."""
-    show_error(args, f"{error}: the port is in use, or the address is not this host's")
+    show_error(args.prog, f"{error}: the port is in use, or the address is not this host's")
 
 
 def warn_of_gaps(host: str, *, authenticates: bool, tls: bool, auth_flag: str) -> None:

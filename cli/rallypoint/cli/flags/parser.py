@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.log import to_json_line
 from rallypoint.cli.flags.argv import BadArgument, CommandLine, Given, split_argv
 from rallypoint.cli.flags.flag import BadValue, Flag, Usage, Values
 from rallypoint.cli.flags.torchrun_names import TORCHRUN_FLAGS
 from rallypoint.cli.flags.variables import find_variable, parse_switch
+
+_is_json = False
+"""Errors of this command are lines of JSON: it was started with --log-format json."""
 
 
 class Parser(Usage, frozen=True):
@@ -21,7 +25,9 @@ class Parser(Usage, frozen=True):
 
         Prints and exits instead for --help and --version, and for an error.
         """
+        global _is_json
         known = {name: flag for flag in self.flags() for name in flag.names}
+        _is_json = "--log-format" in known and _asks_for_json(argv, environment)
         try:
             line = self._split(argv, known)
         except BadArgument as bad:
@@ -41,6 +47,7 @@ class Parser(Usage, frozen=True):
             self._set_operands(line.program, values)
         else:
             self._set_program(line.program, values)
+        _is_json = "--log-format" in known and values.log_format == "json"
         return values
 
     def _split(self, argv: Sequence[str], known: Mapping[str, Flag]) -> CommandLine:
@@ -122,7 +129,22 @@ class Parser(Usage, frozen=True):
         sys.exit(0)
 
 
+def _asks_for_json(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Guess it for a command line that may be wrong; words of a script may look the same."""
+    words = " ".join(argv).replace("=", " ").replace("--log_format", "--log-format")
+    variables = (environment.get("PET_LOG_FORMAT"), environment.get("RALLYPOINT_LOG_FORMAT"))
+    return "--log-format json" in words or "json" in variables
+
+
 def fail(prog: str, message: str) -> NoReturn:
     """Print one line and exit with 2."""
-    print(f"{prog}: error: {message}", file=sys.stderr)
+    show_error(prog, message)
     sys.exit(EXIT_USAGE)
+
+
+def show_error(prog: str, message: str) -> None:
+    """Print why a command ends: one line, in JSON if its log is."""
+    line = f"{prog}: error: {message}"
+    if _is_json:
+        line = to_json_line("error", "command_failed", command=prog, why=message)
+    print(line, file=sys.stderr, flush=True)

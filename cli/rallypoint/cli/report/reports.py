@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.agent.session.translate import OUTCOME_TEXTS
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import ERROR_FILE_ENV, report_exit, report_finished
@@ -20,6 +21,7 @@ from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.flags.flag import Values
+from rallypoint.cli.report.failure import to_fields
 from rallypoint.cli.report.render import render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -53,9 +55,13 @@ class Reports(Struct):
     """Records events; None without a request for them."""
     start: Callable[[], str] | None = None
     """Returns how a coordinator comes to be there, one line; None: a person starts it."""
+    is_json: bool = False
+    """Everything is an event of the log: there is no report in lines."""
     _report: str = ""
     _succeeded: agent_pb2.Finished | None = None
     """The end of the run, if it succeeded on this node too."""
+    _failed: agent_pb2.Finished | None = None
+    """The end of the run, if it did not succeed."""
     _answer: str = ""
     """Why a coordinator could not serve this agent, if one has answered last."""
     has_outcome: bool = False
@@ -73,6 +79,8 @@ class Reports(Struct):
             )
         elif message.outcome == job_pb2.OUTCOME_SUCCEEDED:
             self._succeeded = message
+        if message.outcome != job_pb2.OUTCOME_SUCCEEDED:
+            self._failed = message
         if self.error_file and message.outcome != job_pb2.OUTCOME_SUCCEEDED:
             self._is_written = True
             write = partial(report_finished, self.error_file, message, here, _unix_s())
@@ -110,19 +118,46 @@ class Reports(Struct):
         if exit_code == 0 and self._succeeded is not None:
             ended = self._succeeded
             log.info("job_succeeded", round=ended.round, restarts=ended.restart_count)
+        if self._failed is not None:
+            self._log_failed(self._failed)
+            text = _with_cause(text, self._failed)
         lines = [self._report] if self._report else []
         if exit_code == EXIT_UNREACHABLE:
             last = self._answer and f"the last answer: {self._answer}"
             text += f" ({self.coordinator}); {last or self._start}"
         if exit_code or always_print or (exit_code == 0 and not self.has_outcome):
             lines.append(f"{self.prog}: {to_printable_line(text)}")
-        if lines:
+        if lines and self.is_json:
+            write = log.info if exit_code == 0 else log.error
+            write("agent_ended", why=text, exit_code=exit_code, command=self.prog)
+        elif lines:
             self.print_lines("\n".join(lines))
         if self.error_file and exit_code and not self._is_written:
             self._write_later(partial(report_exit, self.error_file, text, exit_code, _unix_s()))
         if not self.files.flush(FILE_LIMIT_S):
             why = f"its file system does not answer within {FILE_LIMIT_S:g} s"
             log.warning("error_file_not_written", path=self.error_file, why=why)
+
+    def _log_failed(self, ended: agent_pb2.Finished) -> None:
+        """Log the end of a run that did not succeed; only JSON has what the report has."""
+        fields = to_fields(ended) | {"report": self._report}
+        if not self.is_json:
+            fields = {name: fields[name] for name in ("round", "restarts", "why") if name in fields}
+        match ended.outcome:
+            case job_pb2.OUTCOME_CANCELLED:
+                log.warning("job_cancelled", **fields)
+            case job_pb2.OUTCOME_ABANDONED:
+                log.error("job_abandoned", **fields)
+            case _:
+                log.error("job_failed", **fields)
+
+
+def _with_cause(text: str, ended: agent_pb2.Finished) -> str:
+    """Return why the agent ends, with what failed if it ends because its run has."""
+    cause = ended.verdict.text.partition("\n")[0]
+    if not cause or text != OUTCOME_TEXTS.get(ended.outcome):
+        return text
+    return cause if cause.startswith(text) else f"{text}: {cause}"
 
 
 def describe_absence(absence: Absence) -> str:
@@ -151,7 +186,17 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
     recorder = _open_recorder(args.event_log_handler, console)
     target, keeper = settings.coordinator, settings.keeper
     start = None if keeper is None else keeper.describe_wait
-    return Reports(print_lines, args.prog, args.script, target, error_file, files, recorder, start)
+    return Reports(
+        print_lines=print_lines,
+        prog=args.prog,
+        script=args.script,
+        coordinator=target,
+        error_file=error_file,
+        files=files,
+        recorder=recorder,
+        start=start,
+        is_json=args.log_format == "json",
+    )
 
 
 def _open_recorder(handler: str, console: Console) -> EventRecorder | None:

@@ -61,6 +61,7 @@ def run_session(
     stopping the workers, and a signal meanwhile would change the exit code.
     """
     consoles = Consoles.open()
+    consoles.err.is_json = args.log_format == "json"
     configure_logs(args.log_level, args.log_format, open_text(consoles.err))
     _log_notes(resolution.notes)
     _log_launch(args, placement.count)
