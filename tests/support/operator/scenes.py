@@ -258,6 +258,23 @@ def succeeded() -> Bench:
     return bench
 
 
+def lost_and_succeeded() -> Bench:
+    """Return a job that has lost a node, with workers of others, and has succeeded without it."""
+    bench, agents = running(nodes=3)
+    lost = agents.pop(1)
+    lost.break_off()
+    for agent in agents:
+        agent.fail(worker_exit(said="ConnectionResetError: Connection reset by peer"))
+    bench.advance(500)
+    recover(bench, agents)
+    for agent in agents:
+        agent.exit(*(worker_exit(0, local_rank=rank) for rank in range(8)))
+        agent.succeed()
+    for agent in agents:
+        agent.goodbye()
+    return bench
+
+
 def failed() -> Bench:
     bench, agents = running(replace(SPEC, max_restarts=0))
     agents[1].fail(worker_exit(local_rank=3, said="ValueError: loss is nan"))
@@ -273,7 +290,7 @@ WAITS: dict[str, Scene] = {
     for scene in (
         *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
-        *(hindered, unprepared, at_barrier, stuck, nothing, succeeded, failed),
+        *(hindered, unprepared, at_barrier, stuck, nothing, succeeded, lost_and_succeeded, failed),
     )
 }
 """For `rallypoint explain`."""
@@ -328,10 +345,20 @@ def large() -> Bench:
 
 JOBS: dict[str, Scene] = {
     scene.__name__: scene
-    for scene in (recovered, draining, too_few, failed, large, at_barrier, stuck)
+    for scene in (
+        recovered,
+        draining,
+        too_few,
+        lost_and_succeeded,
+        failed,
+        large,
+        at_barrier,
+        stuck,
+    )
 }
 """For `rallypoint status`."""
 FAILURES: dict[str, Scene] = {
-    scene.__name__: scene for scene in (failed, pausing, one_lost_and_one_left, nothing)
+    scene.__name__: scene
+    for scene in (failed, pausing, one_lost_and_one_left, lost_and_succeeded, nothing)
 }
 """For `rallypoint verdict`."""

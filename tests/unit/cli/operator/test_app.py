@@ -16,6 +16,7 @@ from rallypoint.cli.commands.overview import MENU
 from rallypoint.cli.operator import app, options
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.table import COMMANDS
+from rallypoint.cli.operator.views.words import describe_job
 from rallypoint.client.errors import (
     InvalidRequest,
     NotAllowed,
@@ -107,6 +108,15 @@ def test_jobs_are_a_table(
     lines = capsys.readouterr().out.splitlines()
 
     assert [line.rstrip() for line in lines] == TABLE.splitlines()
+
+
+def test_failure_of_a_job_that_has_succeeded_is_its_last() -> None:
+    """It is not the outcome."""
+    job = job_pb2.JobSummary(verdict="node b was lost", outcome=job_pb2.OUTCOME_SUCCEEDED)
+    before = job_pb2.JobSummary(verdict="node b was lost")
+
+    assert describe_job(job)[-1] == "last failure: node b was lost"
+    assert describe_job(before)[-1] == "node b was lost"
 
 
 def test_a_job_is_one_line_in_a_narrow_terminal(

@@ -33,27 +33,29 @@ def verdict(
     """
     from rallypoint.cli.operator.views.verdicts import render_verdict
 
-    number, found = _find(invocation, job, run)
+    number, outcome, found = _find(invocation, job, run)
     if invocation.output.is_json:
         invocation.output.print_json({"jobId": job, "run": str(number), "verdict": found})
     elif found is None:
         invocation.output.print(f"{job} run {number}: nothing has failed")
     else:
-        invocation.output.print(render_verdict(found, f"{job} run {number}"))
+        has_succeeded = outcome == job_pb2.OUTCOME_SUCCEEDED
+        title = f"{job} run {number}"
+        invocation.output.print(render_verdict(found, title, has_succeeded=has_succeeded))
 
 
 def _find(
     invocation: Invocation, job: str, run: int | None
-) -> tuple[int, verdict_pb2.Verdict | None]:
-    """Return the number of a run, and its verdict if it has one.
+) -> tuple[int, job_pb2.Outcome.ValueType, verdict_pb2.Verdict | None]:
+    """Return the number of a run, its outcome, and its verdict if it has one.
 
     Raises:
         NotFound: there is no such run, or it is forgotten.
     """
     latest = invocation.client.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
     if run in (None, latest.run):
-        return latest.run, latest.verdict if latest.HasField("verdict") else None
+        return latest.run, latest.outcome, latest.verdict if latest.HasField("verdict") else None
     for one in invocation.client.list_runs(job):
         if one.run == run:
-            return run, one.verdict if one.HasField("verdict") else None
+            return run, one.outcome, one.verdict if one.HasField("verdict") else None
     raise NotFound(f"{job} has no run {run}; the latest is run {latest.run}")

@@ -176,8 +176,9 @@ def _describe_none(job: job_pb2.Job) -> Text:
 
     state = describe_state(job.phase, job.outcome)
     if job.phase == job_pb2.JOB_PHASE_CLOSED:
+        what = "its last failure" if job.outcome == job_pb2.OUTCOME_SUCCEEDED else "why"
         is_known = job.HasField("verdict")
-        why = f"; see why: rallypoint verdict {job.job_id}" if is_known else ""
+        why = f"; see {what}: rallypoint verdict {job.job_id}" if is_known else ""
         return Text(clean(f"{job.job_id} waits for nothing: it has ended ({state}){why}"))
     text = f"{job.job_id} waits for nothing that the coordinator knows of"
     if not job.HasField("round"):

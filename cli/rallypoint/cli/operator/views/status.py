@@ -111,7 +111,9 @@ def _facts(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> Table:
     facts.append(("restarts", f"{job.restart_count} of {job.spec.max_restarts} used"))
     if job.HasField("waiting"):
         facts.append(("waits for", Text(clean(job.waiting.text), style="yellow")))
-    if job.HasField("verdict"):
+    if job.HasField("verdict") and job.outcome == job_pb2.OUTCOME_SUCCEEDED:
+        facts.append(("last failure", job.verdict.text))
+    elif job.HasField("verdict"):
         facts.append(("verdict", Text(clean(job.verdict.text), style="red")))
     facts.append(("time", _describe_times(compute_times(job))))
     facts += [("command", one) for one in _describe_commands(job)]

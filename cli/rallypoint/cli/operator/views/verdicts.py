@@ -28,7 +28,11 @@ RANGES_MAX = 12
 
 
 def render_verdict(
-    verdict: verdict_pb2.Verdict, title: str, zone: tzinfo | None = None
+    verdict: verdict_pb2.Verdict,
+    title: str,
+    zone: tzinfo | None = None,
+    *,
+    has_succeeded: bool = False,
 ) -> RenderableType:
     """Return a verdict.
 
@@ -36,6 +40,7 @@ def render_verdict(
         verdict: what the coordinator has found.
         title: the job and the run.
         zone: the time zone of the reader; None: the local one.
+        has_succeeded: the run has, after this failure.
     """
     from rich.console import Group
     from rich.table import Table
@@ -46,14 +51,20 @@ def render_verdict(
     facts.add_column(overflow="fold")
     for name, value in _facts(verdict, zone):
         facts.add_row(name, Text(clean(value)))
-    head = Text.assemble((clean(title), "bold"), ": ", (clean(verdict.text), "red"))
+    between = " succeeded; its last failure was: " if has_succeeded else ": "
+    failure = (clean(verdict.text), "" if has_succeeded else "red")
+    head = Text.assemble((clean(title), "bold"), between, failure)
     parts: list[RenderableType] = [head, Text(), facts]
     for name, text in _texts(verdict):
         parts += [Text(), Text(name, style="bold")]
         parts += [Text(f"  {line}") for line in to_printable_lines(text.rstrip()).split("\n")]
     rows = [_row(one) for one in verdict.groups]
     if verdict.collateral_count and rows:
-        name = f"all {describe_count(verdict.collateral_count + 1, 'failure')} of the round"
+        # What failed first may be no worker: a lost node is in no row of the table.
+        count = verdict.collateral_count + verdict.HasField("culprit")
+        shown = sum(one.count for one in verdict.groups)
+        of = f"{shown} of" if shown < count else "all"
+        name = f"{of} {describe_count(count, 'failure')} of workers in the round"
         parts += [Text(), Text(name, style="bold"), make_table(COLUMNS, rows, flexible="ERROR")]
     return Group(*parts)
 

@@ -71,8 +71,14 @@ def describe_job(job: job_pb2.JobSummary) -> Sequence[object]:
         job.round,
         f"{job.restart_count}/{job.max_restarts}",
         describe_duration(job.age),
-        job.waiting or job.verdict,
+        job.waiting or _describe_verdict(job),
     )
+
+
+def _describe_verdict(job: job_pb2.JobSummary) -> str:
+    """Return what failed last, marked as such if the run has succeeded after it."""
+    is_over = bool(job.verdict) and job.outcome == job_pb2.OUTCOME_SUCCEEDED
+    return f"last failure: {job.verdict}" if is_over else job.verdict
 
 
 def describe_step(round: round_pb2.Round) -> Text:
