@@ -21,7 +21,7 @@ import time
 from concurrent.futures import Future
 from typing import NamedTuple
 
-LOOK_UP_S_MAX = 1.0
+LOOK_UP_S_MAX = 0.5
 """How long an attempt waits. Then its owner can tell what takes so long, and try again."""
 LOOK_UPS_MAX = 32
 """Names that are looked up at once: a thread each."""
@@ -99,19 +99,22 @@ async def find_soon(host: str, limit_s: float = LOOK_UP_S_MAX) -> Found:
         raise _slow(host, name) from None
 
 
-def connect(host: str, port: int, limit_s: float) -> socket.socket:
+def connect(
+    host: str, port: int, limit_s: float, look_up_s: float = LOOK_UP_S_MAX
+) -> socket.socket:
     """Return a connection to the first address of a host that accepts one; blocks.
 
     Args:
         host: a name or an address.
         port: of TCP.
         limit_s: for the connection to each address.
+        look_up_s: for the look-up before it.
 
     Raises:
         OSError: there is none.
     """
     error = OSError()
-    for address in find(host).addresses:
+    for address in find(host, look_up_s).addresses:
         try:
             return socket.create_connection((address, port), limit_s)
         except OSError as failed:
@@ -228,10 +231,9 @@ def _describe(host: str, error: socket.gaierror, is_unknown: bool) -> str:
 
 
 def _slow(host: str, name: _Name) -> Unresolved:
-    took_s = time.monotonic() - name.began_s
     before = f"; before: {name.problem}" if name.problem else ""
-    text = f"{host} is not resolved after {took_s:.1f} s: the name server is slow or silent"
-    return Unresolved(f"{text}; see /etc/resolv.conf{before}", is_slow=True)
+    text = f"{host} is not resolved yet: the name server is slow or silent; see /etc/resolv.conf"
+    return Unresolved(f"{text}{before}", is_slow=True)
 
 
 def forget() -> None:

@@ -45,7 +45,7 @@ async def test_look_up_that_takes_long_is_joined(resolver: Resolver) -> None:
     """Who waits gives up after its limit, and the next one gets the answer to the same question."""
     resolver.known["head"] = ("10.0.0.1", "10.0.0.2")
     resolver.hold("head")
-    with pytest.raises(Unresolved, match=r"head is not resolved after 0\.0 s: the name server"):
+    with pytest.raises(Unresolved, match="head is not resolved yet: the name server is"):
         await find_soon("head", SOON_S)
     with pytest.raises(Unresolved) as slow:
         find("head", SOON_S)
@@ -136,7 +136,7 @@ def test_problem_of_the_last_look_up_is_told_while_the_next_one_takes_long(
         find("head", LIMIT_S)
     resolver.hold("head")
 
-    with pytest.raises(Unresolved, match=r"silent; .*; before: head cannot be resolved: no name"):
+    with pytest.raises(Unresolved, match="; before: head cannot be resolved: no name"):
         find("head", SOON_S)
 
 

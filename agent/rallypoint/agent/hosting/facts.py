@@ -9,6 +9,8 @@ from rallypoint.base.addresses import is_loopback
 from rallypoint.base.names import Found, Unresolved, find
 
 _UNKNOWN = Found(())
+LOOK_UP_S_MAX = 0.2
+"""How long a look-up is waited for. Before each attempt to connect the agent asks again."""
 
 
 def is_host(hosting: Hosting) -> bool:
@@ -41,7 +43,7 @@ def find_facts(host: str) -> HostFacts:
 def _resolve(name: str) -> Found:
     """Return what is known of a host by now."""
     try:
-        return find(name)
+        return find(name, LOOK_UP_S_MAX)
     except Unresolved:
         return _UNKNOWN
 

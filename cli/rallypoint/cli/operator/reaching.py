@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CONNECT_S_MAX = 3.0
 """How long one coordinator may take to accept a connection: a packet may be lost twice."""
+LOOK_UP_S_MAX = 10.0
+"""How long the look-up of its name may take: a command has one attempt."""
 HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """What a client sends first: the preface of RFC 9113, and empty SETTINGS."""
 FRAME_BYTES = 9
@@ -63,19 +65,22 @@ def check_reachable(endpoints: str, access: Access, timeout_s: float, *, hint: s
     failures = list[str]()
     for endpoint in endpoints.split(","):
         with no_sigpipe():
-            problem = find_problem(endpoint, access, min(timeout_s, CONNECT_S_MAX))
+            limit_s = min(timeout_s, CONNECT_S_MAX)
+            problem = find_problem(endpoint, access, limit_s, min(timeout_s, LOOK_UP_S_MAX))
         if not problem:
             return
         failures.append(f"{endpoint}: {problem}")
     raise NotReached(f"no coordinator answers at {'; '.join(failures)}{hint}")
 
 
-def find_problem(endpoint: str, access: Access, limit_s: float) -> str:
+def find_problem(
+    endpoint: str, access: Access, limit_s: float, look_up_s: float = LOOK_UP_S_MAX
+) -> str:
     """Return why no coordinator can be used at `host:port`, in words; empty: one can."""
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     try:
-        with connect(host, int(port), limit_s) as connection:
+        with connect(host, int(port), limit_s, look_up_s) as connection:
             if access.uses_tls:
                 with _wrap(connection, access, host) as secured:
                     _greet(secured, access)

@@ -11,6 +11,7 @@ from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.handshakes import Fault
 from support.access.authority import Authority
 from support.access.greeters import greeting
+from support.machines.resolver import install
 
 LIMIT_S = 30.0
 
@@ -51,3 +52,14 @@ def test_certificates_are_judged(authority: Authority, tmp_path: Path) -> None:
 
     assert found == ["", Fault.AUTHORITY.value, Fault.WRONG_NAME.value.format("elsewhere")]
     assert anonymous.endswith(Fault.CLIENT_WANTED.value)
+
+
+def test_look_up_of_a_name_has_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command has one attempt, so a slow name server has longer than a connection."""
+    resolver = install(monkeypatch)
+    resolver.hold("head")
+    asked = find_problem("head:7", PLAIN, LIMIT_S, 0.01)
+    resolver.release("head")
+
+    assert asked.startswith("head is not resolved yet: the name server is slow or silent")
+    assert find_problem("head:7", PLAIN, LIMIT_S, LIMIT_S).startswith("head cannot be resolved")
