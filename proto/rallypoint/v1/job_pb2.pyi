@@ -222,6 +222,8 @@ class _AwaitedStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AwaitedS
     """An operator cordoned it."""
     AWAITED_STATE_NOT_ARRIVED: _AwaitedState.ValueType  # 11
     """It, or a worker of it, has not arrived at a barrier."""
+    AWAITED_STATE_SILENT: _AwaitedState.ValueType  # 12
+    """It is connected, and nothing has come from it for three heartbeats or more."""
 
 class AwaitedState(_AwaitedState, metaclass=_AwaitedStateEnumTypeWrapper):
     """Why a job waits for a node."""
@@ -250,6 +252,8 @@ AWAITED_STATE_CORDONED: AwaitedState.ValueType  # 10
 """An operator cordoned it."""
 AWAITED_STATE_NOT_ARRIVED: AwaitedState.ValueType  # 11
 """It, or a worker of it, has not arrived at a barrier."""
+AWAITED_STATE_SILENT: AwaitedState.ValueType  # 12
+"""It is connected, and nothing has come from it for three heartbeats or more."""
 Global___AwaitedState: _TypeAlias = AwaitedState  # noqa: Y015
 
 class _DepartureKind:
@@ -878,6 +882,7 @@ class JobSummary(_message.Message):
     CLOSED_AT_FIELD_NUMBER: _builtins.int
     MIN_NODES_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    SILENT_COUNT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -910,6 +915,10 @@ class JobSummary(_message.Message):
     """Fewest nodes of a round."""
     max_nodes: _builtins.int
     """Most nodes of a round."""
+    silent_count: _builtins.int
+    """Nodes of node_count that are silent: disconnected, or while a round runs also those from which
+    nothing has come for three heartbeats or more.
+    """
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Time since the run was opened."""
@@ -942,10 +951,11 @@ class JobSummary(_message.Message):
         closed_at: _timestamp_pb2.Timestamp | None = ...,
         min_nodes: _builtins.int = ...,
         max_nodes: _builtins.int = ...,
+        silent_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "opened_at", b"opened_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "job_id", b"job_id", "max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "node_count", b"node_count", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "verdict", b"verdict", "waiting", b"waiting", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "job_id", b"job_id", "max_nodes", b"max_nodes", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "node_count", b"node_count", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "silent_count", b"silent_count", "verdict", b"verdict", "waiting", b"waiting", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -983,6 +993,8 @@ class Job(_message.Message):
     CLOSED_AT_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    SILENT_COUNT_FIELD_NUMBER: _builtins.int
+    GONE_COUNT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -1002,6 +1014,14 @@ class Job(_message.Message):
     revision: _builtins.int
     """Grows with every change of any job that a reader could see. Comparable between jobs. A later
     coordinator counts on from a higher number.
+    """
+    silent_count: _builtins.int
+    """Nodes of node_count that are silent: disconnected, or while a round runs also those from which
+    nothing has come for three heartbeats or more.
+    """
+    gone_count: _builtins.int
+    """Nodes of the latest round that are gone and have not returned; departures names the latest. 0 once
+    the run has ended.
     """
     @_builtins.property
     def spec(self) -> Global___JobSpec:
@@ -1096,10 +1116,12 @@ class Job(_message.Message):
         closed_at: _timestamp_pb2.Timestamp | None = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
+        silent_count: _builtins.int = ...,
+        gone_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "opened_at", b"opened_at", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "health", b"health", "health_count", b"health_count", "heartbeat_interval", b"heartbeat_interval", "history", b"history", "job_id", b"job_id", "lease", b"lease", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "gone_count", b"gone_count", "health", b"health", "health_count", b"health_count", "heartbeat_interval", b"heartbeat_interval", "history", b"history", "job_id", b"job_id", "lease", b"lease", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "silent_count", b"silent_count", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -207,6 +207,31 @@ def at_barrier() -> Bench:
     return bench
 
 
+def outage() -> Bench:
+    """Return a job of 40 nodes that have all lost their connection, one of them while it drains."""
+    bench, agents = running(replace(SPEC, min_nodes=40, max_nodes=40), nodes=40, ms=30_000)
+    drain = inputs.DrainNode(JobId(JOB), NodeName("gpu-17"), 60_000, "kernel update")
+    assert bench.take(drain).refusal is None
+    for number in (18, *range(18), *range(19, 40)):
+        agents[number].break_off()
+    bench.advance(4_000)
+    return bench
+
+
+def after_the_outage() -> Bench:
+    bench = outage()
+    bench.advance(38_000)
+    return bench
+
+
+def mute() -> Bench:
+    """Return a job of which two nodes say nothing, over connections that nobody has closed."""
+    bench, agents = running(replace(SPEC, max_nodes=9), nodes=9)
+    agents[0].beats = agents[4].beats = False
+    bench.advance(4_000)
+    return bench
+
+
 def blocked() -> Bench:
     bench, agents = running()
     agents[0].fail(worker_exit(signal=9))
@@ -290,7 +315,8 @@ WAITS: dict[str, Scene] = {
     for scene in (
         *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
-        *(hindered, unprepared, at_barrier, stuck, nothing, succeeded, lost_and_succeeded, failed),
+        *(hindered, unprepared, at_barrier, stuck, outage, after_the_outage, mute),
+        *(nothing, succeeded, lost_and_succeeded, failed),
     )
 }
 """For `rallypoint explain`."""
@@ -354,11 +380,20 @@ JOBS: dict[str, Scene] = {
         large,
         at_barrier,
         stuck,
+        outage,
+        after_the_outage,
     )
 }
 """For `rallypoint status`."""
 FAILURES: dict[str, Scene] = {
     scene.__name__: scene
-    for scene in (failed, pausing, one_lost_and_one_left, lost_and_succeeded, nothing)
+    for scene in (
+        failed,
+        pausing,
+        one_lost_and_one_left,
+        after_the_outage,
+        lost_and_succeeded,
+        nothing,
+    )
 }
 """For `rallypoint verdict`."""

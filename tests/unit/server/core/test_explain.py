@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.barrier import Expected
+from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.explain import NAMED_MAX
+from rallypoint.server.core.reads.explain import NAMED_MAX, AwaitedState
 from support.core.barriers import Meeting, node, rank
 from support.core.coordinator import Bench
-from support.core.fake_agents import FakeAgent
+from support.core.fake_agents import JOB, FakeAgent
 
 SPEC = JobSpec(min_nodes=2, max_nodes=3, max_restarts=9, join_timeout_ms=60_000)
 
@@ -275,6 +277,65 @@ def test_running_job_waits_for_nothing() -> None:
     b.goodbye()
 
     assert bench.wait() is None
+
+
+@pytest.mark.parametrize("ms", [600, 2_000, 4_900])
+def test_silent_nodes_are_explained_for_their_whole_lease(ms: int) -> None:
+    """Before a drain, and however long ago the connections broke."""
+    bench, agents = crowd(8)
+    drain = inputs.DrainNode(JobId(JOB), NodeName("n7"), 60_000, "kernel update")
+    assert bench.take(drain).refusal is None
+    for agent in agents[:6]:
+        agent.break_off()
+    bench.advance(ms)
+    waiting = bench.the_wait()
+
+    assert (WaitKind.NETWORK_SUSPECTED, 2, 8, 6, 5_000 - ms) == (
+        waiting.kind,
+        waiting.ready_nodes,
+        waiting.needed_nodes,
+        waiting.silent,
+        waiting.left_ms,
+    )
+    assert waiting.text.startswith("6 of 8 nodes are silent: many connections broke at once")
+    assert (
+        f"; waiting for n0, n1, n2 and 3 more (disconnected {ms / 1000:.0f} s ago)" in waiting.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("mute", "kind"), [(1, WaitKind.RETURNING), (8, WaitKind.NETWORK_SUSPECTED)]
+)
+def test_node_whose_connection_says_nothing_is_silent(mute: int, kind: WaitKind) -> None:
+    """A switch that drops packets breaks no connection: three heartbeats are missing."""
+    bench, agents = crowd(8)
+    for agent in agents[:mute]:
+        agent.beats = False
+    bench.advance(2_000)
+    assert bench.wait() is None
+    bench.advance(2_000)
+    waiting = bench.the_wait()
+
+    assert (kind, mute) == (waiting.kind, waiting.silent)
+    assert {AwaitedState.SILENT} == {one.state for one in waiting.awaited}
+
+
+def test_nodes_that_were_lost_together_are_named_together() -> None:
+    """A few of them, and how many more there are, also beyond those that the job remembers."""
+    bench, agents = crowd(40)
+    for agent in agents[:39]:
+        agent.break_off()
+    bench.advance(30_000)
+    bench.obey()
+    text = bench.the_wait().text
+
+    assert "and 36 more (lost 30 s ago)" in text, text
+
+
+def crowd(nodes: int) -> tuple[Bench, tuple[FakeAgent, ...]]:
+    """Return a job whose round runs on so many nodes."""
+    bench = Bench(JobSpec(min_nodes=nodes, max_nodes=nodes))
+    return bench, bench.run_round(*(f"n{number}" for number in range(nodes)))
 
 
 def at_barrier(bench: Bench, *ranks: int, name: str = "b", **facts: Any) -> Bench:

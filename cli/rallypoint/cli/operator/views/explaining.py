@@ -108,6 +108,7 @@ NODES = {
     job_pb2.AWAITED_STATE_DRAINING: "wait until its workers are done",
     job_pb2.AWAITED_STATE_FENCED: "wait, or end its processes and start its agent again",
     job_pb2.AWAITED_STATE_QUARANTINED: "see why it failed, then: rallypoint uncordon {job} {node}",
+    job_pb2.AWAITED_STATE_SILENT: "wait; if it stays silent, look at its network and its host",
     job_pb2.AWAITED_STATE_NOT_ARRIVED: "see what its workers do there: py-spy dump --pid PID",
     job_pb2.AWAITED_STATE_CORDONED: "let it take part again: rallypoint uncordon {job} {node}",
 }
@@ -138,9 +139,25 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     rows = [_row(job, one) for one in waiting.nodes]
     if rows:
         parts += [Text(), make_table(COLUMNS, rows, flexible="WHAT TO DO")]
+    more = _count_awaited(job) - len(rows)
+    if rows and more > 0:
+        parts.append(Text(f"and {describe_count(more, 'more node')}", style="dim"))
     if advice.todo:
         parts += [Text(), Text(clean(advice.todo.replace("{job}", job.job_id)))]
     return Group(*parts)
+
+
+def _count_awaited(job: job_pb2.Job) -> int:
+    """Return how many nodes a job waits for, of which a message names only some."""
+    match job.waiting.kind:
+        case job_pb2.WAIT_KIND_NETWORK_SUSPECTED | job_pb2.WAIT_KIND_RETURNING:
+            return job.silent_count
+        case job_pb2.WAIT_KIND_NODES:
+            return job.gone_count
+        case job_pb2.WAIT_KIND_START | job_pb2.WAIT_KIND_STOP:
+            return job.waiting.needed_nodes
+        case _:
+            return 0
 
 
 def _shorten(text: str) -> str:

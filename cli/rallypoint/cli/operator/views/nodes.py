@@ -1,4 +1,4 @@
-"""The nodes of a job as rows: those that need attention, and the others by rank."""
+"""The nodes of a job as rows: those that need attention first, then the others, each by rank."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Chosen(Struct, frozen=True):
 def choose_rows(
     job: job_pb2.Job, nodes: Sequence[node_pb2.Node], most: int | None = None
 ) -> Chosen:
-    """Return a row for each node, by rank; those that are gone come last.
+    """Return a row for each node: those that need attention, the others, those that are gone.
 
     Args:
         job: what they belong to.
@@ -55,19 +55,19 @@ def choose_rows(
     """
     gone = _departures(job, nodes)
     known = sorted(((_order(one), describe_node(one), one) for one in nodes), key=itemgetter(0))
-    shown = known
+    known.sort(key=_needs_none)
+    shown, gone_count = known, max(job.gone_count, len(gone))
     if most is not None and len(known) + len(gone) > most:
-        gone = gone[-max(1, most // 4) :]
-        shown = sorted(known, key=_needs_none)[: max(0, most - len(gone))]
-        shown.sort(key=itemgetter(0))
+        gone = gone[-max(1, most // 4, most - len(known)) :]
+        shown = known[: max(0, most - len(gone))]
     rows: list[Sequence[object]] = [_row(job, one, state) for _, state, one in shown]
     rows += [_gone_row(one) for one in gone]
     states = Counter(state for _, state, _ in known)
     states.subtract(state for _, state, _ in shown)
     count = states.total() + max(0, job.node_count - len(known))
-    return Chosen(
-        rows, _describe_rest(count, states if len(known) >= job.node_count else Counter())
-    )
+    if len(known) < job.node_count:
+        states = Counter()
+    return Chosen(rows, _describe_rest(count, states, gone_count - len(gone)))
 
 
 def _order(node: node_pb2.Node) -> int:
@@ -135,10 +135,19 @@ def _departures(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> list[job_pb
     return [one for one in latest.values() if one.kind != job_pb2.DEPARTURE_KIND_FINISHED]
 
 
-def _describe_rest(count: int, states: Counter[str]) -> str:
-    """Return how many nodes are not shown, in words; `states` is empty if theirs are not known."""
-    if not count:
-        return ""
-    parts = ", ".join(f"{number:,} {state}" for state, number in states.most_common() if number)
-    how = f": {parts}" if parts else ""
-    return f"and {describe_count(count, 'more node')}{how}; --all shows each"
+def _describe_rest(count: int, states: Counter[str], gone: int) -> str:
+    """Return how many nodes are not shown, in words.
+
+    Args:
+        count: nodes of the job.
+        states: theirs; empty if they are not known.
+        gone: nodes that are gone.
+    """
+    texts = list[str]()
+    if count:
+        parts = ", ".join(f"{number:,} {state}" for state, number in states.most_common() if number)
+        how = f": {parts}" if parts else ""
+        texts.append(f"and {describe_count(count, 'more node')}{how}; --all shows each")
+    if gone > 0:
+        texts.append(f"and {describe_count(gone, 'more node')} that are gone")
+    return "; ".join(texts)

@@ -22,6 +22,7 @@ from rallypoint.cli.operator.views.words import (
     style,
 )
 from rallypoint.v1 import job_pb2, node_pb2
+from rallypoint.wire.durations import to_ms
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -32,6 +33,7 @@ ROUND_COLUMNS = ("ROUND", "AFTER", "NODES", "WORKERS", "RECOVERED", "LASTED", "E
 LABEL_COLUMNS = 10
 """Width of the names of facts."""
 COMMANDS_MAX = 3
+SILENT = (job_pb2.AWAITED_STATE_DISCONNECTED, job_pb2.AWAITED_STATE_SILENT)
 
 
 class Extent(Struct, frozen=True):
@@ -125,12 +127,23 @@ def _facts(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> Table:
 def _describe_nodes(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> str:
     size = describe_size(job.spec.min_nodes, job.spec.max_nodes)
     text = f"{job.node_count:,} connected, {size} wanted"
+    if job.silent_count:
+        connected = job.node_count - job.silent_count
+        text = f"{connected:,} of {job.node_count:,} connected, {size} wanted"
+        text += f", {job.silent_count:,} silent{_describe_silence(job)}"
     if len(nodes) < job.node_count:  # of a large job only some are read
         return text
     spares = sum(one.spare for one in nodes)
     draining = sum(one.HasField("drain_time_left") for one in nodes)
     text += f", {describe_count(spares, 'spare')}" if spares else ""
     return text + (f", {draining:,} draining" if draining else "")
+
+
+def _describe_silence(job: job_pb2.Job) -> str:
+    """Return for how long nodes have been silent, as far as the wait for them says it."""
+    silent = (to_ms(one.in_state_for) for one in job.waiting.nodes if one.state in SILENT)
+    longest = max(silent, default=0)
+    return f" for {describe_ms(longest)}" if longest else ""
 
 
 def _describe_round(job: job_pb2.Job) -> Text:

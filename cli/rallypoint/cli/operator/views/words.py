@@ -66,7 +66,7 @@ def describe_job(job: job_pb2.JobSummary) -> Sequence[object]:
         job.job_id,
         job.run,
         style(describe_state(job.phase, job.outcome)),
-        f"{job.node_count}/{describe_size(job.min_nodes, job.max_nodes)}",
+        f"{job.node_count - job.silent_count}/{describe_size(job.min_nodes, job.max_nodes)}",
         job.world_size,
         job.round,
         f"{job.restart_count}/{job.max_restarts}",

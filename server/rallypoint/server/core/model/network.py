@@ -45,6 +45,11 @@ class NetworkSuspicion(Struct, frozen=True):
         return all(start_ms <= now_ms - WITHIN_MS for start_ms, _ in self.slots)
 
 
+def are_many(breaks: int, all: int) -> bool:
+    """Return whether so many breaks of all are a fault of the network."""
+    return breaks >= BREAKS_MIN and breaks >= BROKEN_FRACTION_MIN * all
+
+
 def note_break(
     suspicion: NetworkSuspicion, all: int, now_ms: int, lease_ms: int
 ) -> NetworkSuspicion:
@@ -64,7 +69,7 @@ def note_break(
         kept = (*kept, (slot_ms, 1))
     suspicion = replace(suspicion, slots=kept)
     breaks = suspicion.breaks()
-    if breaks >= BREAKS_MIN and breaks >= BROKEN_FRACTION_MIN * all:
+    if are_many(breaks, all):
         return _suspect(suspicion, now_ms, lease_ms)
     return suspicion
 

@@ -166,6 +166,8 @@ class Round(Struct, frozen=True):
     first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
+    unlisted_departures: int = 0
+    """Further members that were lost or left. It is not journalled: only a text has it."""
     notices: tuple[Notice, ...] = ()
     """Events about to happen, in the order of their announcement, at most LOST_MAX."""
     notices_sent: tuple[Notice, ...] = ()

@@ -35,6 +35,7 @@ def _durable_round(round: Round) -> Round:
     return replace(
         round,
         notices_sent=(),
+        unlisted_departures=0,
         step=0,
         step_ms=None,
         step_gap_ms=None,

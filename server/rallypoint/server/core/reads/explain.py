@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from msgspec import Struct
 
 from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
+from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Departure, RoundReason
 from rallypoint.server.core.reads.meetings import Meeting, find_meeting
+from rallypoint.server.core.reads.silence import find_silent, lost_after_ms
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
 from rallypoint.server.core.sessions.admission import awaits_first_agent
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -23,6 +25,9 @@ SHOWN_MS_MIN = 100
 """Shortest remaining time that a sentence mentions; a shorter one would read as 0.0 s."""
 NAMED_MAX = 16
 """Nodes that an explanation names, so that it stays small in a large job."""
+
+TOGETHER_MAX = 3
+"""Nodes that a sentence names of those of which it says the same."""
 
 
 class AwaitedState(Enum):
@@ -39,6 +44,7 @@ class AwaitedState(Enum):
     QUARANTINED = "quarantined"
     CORDONED = "cordoned"
     NOT_ARRIVED = "not arrived"
+    SILENT = "silent"
 
 
 class Awaited(Struct, frozen=True):
@@ -62,6 +68,8 @@ class Waiting(Struct, frozen=True):
     left_ms: int | None
     """Until the wait ends by itself; None when only an event ends it."""
     text: str
+    silent: int = 0
+    """Silent nodes, if the job waits for them."""
 
 
 def explain(state: State, job: Job, now_ms: int) -> Waiting | None:
@@ -95,6 +103,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     spec, ready = job.spec, tally.placeable(job.spec.min_nodes)
     left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
     awaited: tuple[Awaited, ...] = ()
+    unnamed = 0
     aside = _name_aside(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
@@ -104,7 +113,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             text = f"a pause before restart {job.counts.restart_count} of {spec.max_restarts}"
             needed = spec.min_nodes
         case WaitKind.RETURNING if _is_network_suspected(state, job, now_ms):
-            return _on_network(state, job, tally, now_ms)
+            return _on_silence(state, job, tally, find_silent(state, job, now_ms), now_ms)
         case WaitKind.RETURNING:
             awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still reconnect"
@@ -120,6 +129,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case _:
             awaited = _name_lost(state, job, now_ms)
             awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
+            unnamed = max(0, max(count_gone(state, job), len(awaited)) - NAMED_MAX)
             awaited = awaited[:NAMED_MAX]
             text = _count_ready(job, ready)
             needed = spec.min_nodes
@@ -128,7 +138,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
     else:
         aside = ()
-    text = _sentence(text, awaited, left_ms)
+    text = _sentence(text, awaited, left_ms, unnamed)
     return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
 
 
@@ -141,25 +151,35 @@ def _is_network_suspected(state: State, job: Job, now_ms: int) -> bool:
     return state.network.is_active(now_ms) or job.breaks.is_active(now_ms)
 
 
-def _on_network(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting:
-    """Explain that broken streams have a lease to reconnect because the network is suspected."""
-    awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
-    return_s = state.return_ms(job.spec) / 1000
-    text = f"many connections broke at once, so each has a lease of {return_s:g} s to reconnect"
-    there = tally.nodes - tally.away
-    return Waiting(
-        WaitKind.NETWORK_SUSPECTED,
-        there,
-        tally.nodes,
-        awaited,
-        None,
-        _sentence(text, awaited, None),
+def _on_silence(
+    state: State, job: Job, tally: Tally, silent: Sequence[tuple[int, Node]], now_ms: int
+) -> Waiting:
+    """Explain that nodes are silent, and when the first of them counts as lost."""
+    awaited = tuple(
+        Awaited(node.name, *_state_of_silent(node), for_ms) for for_ms, node in silent[:NAMED_MAX]
     )
+    dues = [due_ms for _, node in silent if (due_ms := lost_after_ms(state, node)) is not None]
+    left_ms = max(0, min(dues) - now_ms) if dues else None
+    count, there = len(silent), tally.nodes - len(silent)
+    be = "is" if count == 1 else "are"
+    text = f"{count} of {_count(tally.nodes, 'node')} {be} silent"
+    is_network = are_many(count, tally.nodes) or _is_network_suspected(state, job, now_ms)
+    if is_network and tally.away:
+        return_s = state.return_ms(job.spec) / 1000
+        text += f": many connections broke at once, so each has a lease of {return_s:g} s to return"
+    kind = WaitKind.NETWORK_SUSPECTED if is_network else WaitKind.RETURNING
+    text = _sentence(text, awaited, left_ms, count - len(awaited))
+    return Waiting(kind, there, tally.nodes, awaited, left_ms, text, silent=count)
+
+
+def _state_of_silent(node: Node) -> tuple[AwaitedState, str]:
+    return (AwaitedState.SILENT, "silent") if node.attached else _state_of(node)
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
-    if tally.away > 0 and _is_network_suspected(state, job, now_ms):
-        return _on_network(state, job, tally, now_ms)
+    silent = find_silent(state, job, now_ms)
+    if silent:
+        return _on_silence(state, job, tally, silent, now_ms)
     due_ms = state.deadlines.get((DeadlineKind.GROWTH, job.job_id))
     drain_ms = state.deadlines.get((DeadlineKind.DRAIN, job.job_id))
     if tally.unstarted > 0:
@@ -239,9 +259,8 @@ def _on_members(
     awaited = _name(_nodes(state, job), is_awaited, now_ms)
     left_ms = None if due_ms is None else max(0, due_ms - now_ms)
     text = f"{number} of {_count(tally.members, 'node')} still {what}"
-    return Waiting(
-        kind, tally.members - number, number, awaited, left_ms, _sentence(text, awaited, left_ms)
-    )
+    text = _sentence(text, awaited, left_ms, max(0, number - len(awaited)))
+    return Waiting(kind, tally.members - number, number, awaited, left_ms, text)
 
 
 def _nodes(state: State, job: Job) -> Iterable[Node]:
@@ -273,6 +292,13 @@ def _name_missing(state: State, job: Job, tally: Tally, needed: int) -> str:
     named = ", ".join(str(rank) for rank in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
     return f"; missing --node-rank {named}{more}"
+
+
+def count_gone(state: State, job: Job) -> int:
+    """Return how many nodes of the latest round are gone and have not returned."""
+    if job.phase is Phase.CLOSED:
+        return 0
+    return sum((job.job_id, name) not in state.index for name in job.slots)
 
 
 def _name_lost(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
@@ -344,17 +370,38 @@ def _state_of(node: Node) -> tuple[AwaitedState, str]:
             return AwaitedState.STOPPING, "stopping"
 
 
-def _sentence(text: str, awaited: tuple[Awaited, ...], left_ms: int | None) -> str:
+def _sentence(
+    text: str, awaited: tuple[Awaited, ...], left_ms: int | None, unnamed: int = 0
+) -> str:
+    """Return a sentence; `unnamed`: further nodes that it waits for."""
     if awaited:
-        text += "; waiting for " + ", ".join(_phrase(node) for node in awaited)
+        text += "; waiting for " + ", ".join(_phrases(awaited, unnamed))
     if left_ms is not None and left_ms >= SHOWN_MS_MIN:
         text += f"; at most {left_ms / 1000:.1f} s more"
     return text
 
 
+def _phrases(awaited: tuple[Awaited, ...], unnamed: int) -> Iterable[str]:
+    """Yield the awaited nodes in words; many of which the same is to be said, together."""
+    groups = dict[str, list[Awaited]]()
+    for one in awaited:
+        groups.setdefault(_describe_awaited(one), []).append(one)
+    last = next(reversed(groups))
+    for words, nodes in groups.items():
+        more = unnamed if words == last else 0
+        if len(nodes) + more <= TOGETHER_MAX:
+            yield from (_phrase(one) for one in nodes)
+            continue
+        names = ", ".join(one.name for one in nodes[:TOGETHER_MAX])
+        yield f"{names} and {len(nodes[TOGETHER_MAX:]) + more:,} more ({words})"
+
+
 def _phrase(node: Awaited) -> str:
-    since = "" if node.since_ms is None else f" {node.since_ms / 1000:.0f} s ago"
-    return f"{node.name} ({node.text}{since})"
+    return f"{node.name} ({_describe_awaited(node)})"
+
+
+def _describe_awaited(node: Awaited) -> str:
+    return node.text if node.since_ms is None else f"{node.text} {node.since_ms / 1000:.0f} s ago"
 
 
 def _count(number: int, noun: str) -> str:

@@ -350,7 +350,9 @@ def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:
         return
     elif node.is_awaited and job.phase is Phase.STOPPING and _has_cause(round):
         return
-    elif len(round.departures) < LOST_MAX and not _has_departed(round, node.name):
+    elif len(round.departures) >= LOST_MAX:
+        round = replace(round, unlisted_departures=round.unlisted_departures + 1)
+    elif not _has_departed(round, node.name):
         at_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
         departure = Departure(node.name, at_ms, reason, text)
         round = replace(round, departures=(*round.departures, departure))

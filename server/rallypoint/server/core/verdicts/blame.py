@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
@@ -30,6 +31,10 @@ from rallypoint.server.core.verdicts.symptoms import (
 EXPLAINS_MS = 1_000
 """A departure explains failures of peers that were reported up to this long before it: a peer can
 notice a broken connection before the coordinator does."""
+
+OUTAGE_MS = 2_000
+"""Nodes that are lost within this time have one cause: of a silent one, it is only known between
+which two heartbeats it fell silent."""
 
 SLOW_END_MS = 1_000
 """A worker that ends so long after its error had a slow clean-up, which is worth a word."""
@@ -223,14 +228,32 @@ def find_verdict(round: Round) -> Verdict | None:
 
 def _judge_departure(round: Round, departure: Departure) -> Verdict:
     is_lost = departure.reason is RoundReason.NODE_LOST
+    text = f"node {departure.name} {_VERBS[departure.reason]}: {departure.text}"
     return Verdict(
         cause=VerdictCause.NODE_LOST if is_lost else VerdictCause.NODE_LEFT,
         round=round.header.number,
         name=departure.name,
-        text=f"node {departure.name} {_VERBS[departure.reason]}: {departure.text}",
+        text=(_describe_outage(round) if is_lost else "") or text,
         collateral=round.failures,
         collateral_count=round.failure_count,
         groups=round.failure_groups,
+    )
+
+
+def _describe_outage(round: Round) -> str:
+    """Return that many nodes were lost at once, which no single one of them explains; or ""."""
+    lost = [one for one in round.departures if one.reason is RoundReason.NODE_LOST]
+    first = min(lost, key=lambda one: one.at_ms)
+    at_once = [one for one in lost if one.at_ms - first.at_ms <= OUTAGE_MS]
+    count, size = len(at_once), round.header.group_world_size
+    if count == len(round.departures):
+        count = min(count + round.unlisted_departures, size)
+    if not are_many(count, size):
+        return ""
+    span_s = max(0.1, (max(one.at_ms for one in at_once) - first.at_ms) / 1000)
+    return (
+        f"{count:,} of {size:,} nodes were lost within {span_s:.1f} s: suspect the network or a "
+        f"switch ({first.name} first: {first.text})"
     )
 
 

@@ -20,7 +20,7 @@ LEFT_OUT: dict[type, frozenset[str]] = {
     Job: frozenset({"first_ready_ms", "last_arrival_ms", "first_newcomer_ms", "breaks"}),
     Round: frozenset(
         {
-            *("notices_sent", "step", "step_ms", "step_gap_ms"),
+            *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
             *("last_exit_ms", "imported", "process_group"),
         }
     ),

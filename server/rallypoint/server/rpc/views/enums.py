@@ -100,6 +100,7 @@ AWAITED = {
     AwaitedState.QUARANTINED: job_pb2.AWAITED_STATE_QUARANTINED,
     AwaitedState.CORDONED: job_pb2.AWAITED_STATE_CORDONED,
     AwaitedState.NOT_ARRIVED: job_pb2.AWAITED_STATE_NOT_ARRIVED,
+    AwaitedState.SILENT: job_pb2.AWAITED_STATE_SILENT,
 }
 LIMITS = {
     Limit.JOBS: error_details_pb2.LIMIT_KIND_JOBS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rallypoint.server.core.model.job import Job, RunSummary
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Departure, RoundSummary
-from rallypoint.server.core.reads.explain import explain
+from rallypoint.server.core.reads.explain import Waiting, count_gone, explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REASONS
@@ -34,6 +34,7 @@ def summary_message(
         phase=PHASES[job.phase],
         outcome=outcome_of(job.outcome),
         node_count=state.tallies.get(job.job_id, Tally()).nodes,
+        silent_count=_count_silent(state, job, waiting),
         world_size=0 if job.round is None else job.round.header.world_size,
         round=job.round_number,
         restart_count=job.counts.restart_count,
@@ -74,7 +75,14 @@ def basic_message(state: State, job: Job, now_ms: int, explain: Explain = explai
             for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
         ],
         node_count=state.tallies.get(job.job_id, Tally()).nodes,
+        silent_count=_count_silent(state, job, waiting),
+        gone_count=count_gone(state, job),
     )
+
+
+def _count_silent(state: State, job: Job, waiting: Waiting | None) -> int:
+    away = state.tallies.get(job.job_id, Tally()).away
+    return away if waiting is None else max(away, waiting.silent)
 
 
 def outcome_of(outcome: Outcome | None) -> job_pb2.Outcome.ValueType:

@@ -41,6 +41,49 @@ def test_lost_node_is_not_charged() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "lost", "text"),
+    [
+        (
+            40,
+            40,
+            "40 of 40 nodes were lost within 0.1 s: suspect the network or a switch (n0 first: ",
+        ),
+        (
+            40,
+            30,
+            "30 of 40 nodes were lost within 0.1 s: suspect the network or a switch (n0 first: ",
+        ),
+        (4, 3, "3 of 4 nodes were lost within 0.1 s: suspect the network or a switch (n0 first: "),
+        (40, 3, "node n0 was lost: "),
+        (4, 2, "node n0 was lost: "),
+    ],
+)
+def test_many_nodes_that_are_lost_at_once_are_an_outage(size: int, lost: int, text: str) -> None:
+    """No single one of them explains it; two nodes may die together."""
+    bench = Bench(JobSpec(min_nodes=size, max_nodes=size))
+    agents = bench.run_round(*(f"n{number}" for number in range(size)))
+    for agent in agents[:lost]:
+        agent.break_off()
+    bench.advance(LEASE_MS)
+    bench.obey()
+
+    assert (text, "n0") == (bench.the_verdict().text[: len(text)], bench.the_verdict().name)
+
+
+def test_nodes_that_are_lost_one_after_the_other_are_no_outage() -> None:
+    """The round had stopped for the first one."""
+    bench = Bench(JobSpec(min_nodes=4, max_nodes=4))
+    agents = bench.run_round("n0", "n1", "n2", "n3")
+    for agent in agents[:3]:
+        agent.break_off()
+        bench.advance(3_000)
+    bench.advance(LEASE_MS)
+    bench.obey()
+
+    assert bench.the_verdict().text.startswith("node n0 was lost: ")
+
+
 def test_lost_spare_stops_nothing() -> None:
     """The loss of a spare does not touch the round."""
     bench, *_ = trio()
