@@ -1,7 +1,8 @@
 """Composes the report of a worker's failure or exit: its error, its last words, and the cause.
 
 The error is the one in the worker's error file. Without such a file it is the uncaught error that
-the worker had printed before the agent signalled it. Then observers may add a cause: the watchdog
+the worker had printed before the agent signalled it; if neither is known and the disk of its log is
+full, that is the error. Then observers may add a cause: the watchdog
 an expired timer, the OOM watch a kill by the kernel.
 """
 
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
 from rallypoint.agent.helper.events import Exited
+from rallypoint.agent.output.full_disk import describe_full_disk
 from rallypoint.agent.output.outputs import WorkerOutput
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
@@ -50,7 +52,7 @@ class Worker(Struct):
     error_file: ErrorFile | None = None
     """None: it has none."""
     uncaught: ErrorRecord | None = None
-    """The error that was ending it when it was first signalled."""
+    """The error that was ending it when it was first signalled, or the full disk of its log."""
     uncaught_ns: int = 0
     """Monotonic time when that error was printed."""
     is_signalled: bool = False
@@ -64,6 +66,13 @@ class Worker(Struct):
         if silent_ms < TEARDOWN_MS:
             self.uncaught_ns = time.monotonic_ns() - silent_ms * 1_000_000
             self.uncaught = find_uncaught(self.output.tail())
+
+    def look_at_disk(self, ended_ns: int) -> None:
+        """Note that a worker that ended by itself could not print why; may block."""
+        if self.uncaught is None and not self.is_signalled:
+            full = describe_full_disk(self.output.stderr_file)
+            if full:
+                self.uncaught, self.uncaught_ns = ErrorRecord(full, "", 0), ended_ns
 
     def uncaught_at(self, seen_ns: int) -> ErrorRecord | None:
         """Return that error, with its age at this monotonic time; None when there is none."""
@@ -196,7 +205,12 @@ class ExitReports(Struct):
 
         def read() -> tuple[ErrorRecord | None, str]:
             recorded = None if file is None else file.read(ended_s, ended_ns)
-            return recorded, output.tail() if output.is_file else tail
+            if not output.is_file:
+                return recorded, tail
+            printed = output.tail()
+            if recorded is None and find_uncaught(printed) is None:
+                worker.look_at_disk(ended_ns)
+            return recorded, printed
 
         try:
             async with asyncio.timeout(FILES_WAIT_S):

@@ -7,7 +7,8 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -90,6 +91,7 @@ async def report(
     file = ErrorFile(output.error_file, None, 0) if output.error_file else None
     worker = Worker(3, 1, cast(WorkerOutput, output), file)
     if is_signalled:
+        worker.is_signalled = True
         worker.look()
     exits = ExitReports(posted.append, FileThread("files"), observers)
     now_ns = time.monotonic_ns()
@@ -144,6 +146,71 @@ async def test_error_file_outranks_an_uncaught_error(tmp_path: Path) -> None:
     assert ended.error is not None and ended.error.message == "recorded"
     assert (ended.error_file, ended.stderr_tail) == (str(path), UNCAUGHT)
     assert ended.stderr_file == "/logs/stderr.log"
+
+
+class LogFile(Output):
+    """A worker whose standard error is a file on a file system."""
+
+    is_file = True
+
+    def __init__(self, path: Path, tail: str = "") -> None:
+        super().__init__(tail)
+        self.stderr_file = str(path)
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, *, blocks: int = 0, files: int = 9) -> None:
+    """Let every file system have this much room."""
+    real = os.statvfs("/")
+    facts = SimpleNamespace(
+        f_bfree=blocks, f_bavail=blocks, f_frsize=4_096, f_files=max(files, 1), f_ffree=files
+    )
+    assert {*vars(facts)} <= {*dir(real)}
+    monkeypatch.setattr(os, "statvfs", lambda path: facts)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "files", "said"),
+    [
+        (0, 9, "the disk of its log is full, and the end of what it printed is lost: /logs"),
+        (3, 9, "the disk of its log is full, and the end of what it printed is lost: /logs"),
+        (9, 0, "the disk of its log has no room for another file: /logs"),
+        (9, 9, None),
+    ],
+)
+async def test_full_disk_of_the_log_is_named(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, files: int, said: str | None
+) -> None:
+    """A worker whose standard error goes to a file alone cannot say why it ends."""
+    full_disk(monkeypatch, blocks=blocks, files=files)
+    ended = await report(LogFile(Path("/logs/stderr.log")), 1, None)
+
+    assert said == (None if ended.error is None else ended.error.message)
+    assert "" == ended.error_file
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "tail", "facts"),
+    [
+        (1, UNCAUGHT, {}),
+        (0, "", {}),
+        (1, "", {"is_signalled": True}),
+    ],
+)
+async def test_full_disk_explains_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, exit_code: int, tail: str, facts: dict[str, Any]
+) -> None:
+    """Neither a worker that could print its error, nor one that succeeded or was told to end."""
+    full_disk(monkeypatch)
+    ended = await report(LogFile(Path("/logs/stderr.log"), tail), exit_code, None, **facts)
+
+    assert ended.error is None
+
+
+async def test_file_system_that_says_nothing_is_not_full(tmp_path: Path) -> None:
+    """Its folder is gone; a worker that failed is reported all the same."""
+    ended = await report(LogFile(tmp_path / "gone" / "stderr.log"), 1, None)
+
+    assert ended.error is None
 
 
 @pytest.mark.parametrize(
