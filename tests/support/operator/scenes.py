@@ -225,7 +225,7 @@ def after_the_outage() -> Bench:
 
 
 def mute() -> Bench:
-    """Return a job of which two nodes say nothing, over connections that nobody has closed."""
+    """Return a job with two silent nodes, whose connections are still open."""
     bench, agents = running(replace(SPEC, max_nodes=9), nodes=9)
     agents[0].beats = agents[4].beats = False
     bench.advance(4_000)

@@ -199,7 +199,7 @@ async def test_full_disk_of_the_log_is_named(
 async def test_full_disk_explains_nothing_else(
     monkeypatch: pytest.MonkeyPatch, exit_code: int, tail: str, facts: dict[str, Any]
 ) -> None:
-    """Neither a worker that could print its error, nor one that succeeded or was told to end."""
+    """Neither a worker that could print its error, nor one that succeeded or got a signal."""
     full_disk(monkeypatch)
     ended = await report(LogFile(Path("/logs/stderr.log"), tail), exit_code, None, **facts)
 

@@ -14,6 +14,7 @@ from rallypoint.cli.operator import output
 from rallypoint.cli.operator.output import make_table
 from rallypoint.cli.operator.reads.snapshot import (
     NAMED_MAX,
+    ORDERED_MAX,
     PAGE,
     WHOLE_MAX,
     choose_view,
@@ -121,7 +122,14 @@ def test_small_job_is_read_whole() -> None:
     assert choose_view(job_of(WHOLE_MAX)) == job_pb2.JOB_VIEW_FULL
 
 
-def test_of_a_large_job_the_nodes_are_read_that_matter() -> None:
+def test_of_a_large_job_all_nodes_are_read() -> None:
+    """The first page has those that came first: the ranks in front may be missing in it."""
+    names, calls = take(job_of(ORDERED_MAX))
+
+    assert (len(names), calls) == (ORDERED_MAX, ["JOB_VIEW_BASIC", "ListNodes 0"])
+
+
+def test_of_a_very_large_job_the_nodes_are_read_that_matter() -> None:
     """A page, and those that the job waits for; one that is gone does not count."""
     names, calls = take(job_of(4_096, "n7", "n4000", "gone", "n4001"))
 

@@ -1,6 +1,7 @@
 """A job with the nodes that its status shows. The time for that does not grow with the job.
 
-Of a small job, one message has everything. Of a large one, the job's facts name the nodes that need
+Of a small job, one message has everything. The nodes of a larger one are read in pages, because
+those to show are chosen among all. Of a very large one, the job's facts name the nodes that need
 attention; those are read one by one, and a page of the others.
 """
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WHOLE_MAX = 256
 """Nodes of a job that is read in one message, of about 60 KB."""
+ORDERED_MAX = 1_024
+"""Nodes of a job that are all read, of about 0.3 MB: coordinators list them in order of arrival."""
 NAMED_MAX = 16
 """Nodes that are read one by one: as many as a coordinator names in what a job waits for."""
 PAGE = 32
@@ -56,7 +59,9 @@ def choose_view(job: job_pb2.Job) -> job_pb2.JobView.ValueType:
 
 
 def read_some_nodes(client: Client, job: job_pb2.Job) -> list[node_pb2.Node]:
-    """Return the nodes of a large job that need attention, and some others."""
+    """Return all nodes of a large job, or those of a very large one that need attention."""
+    if job.node_count <= ORDERED_MAX:
+        return list(client.list_nodes(job.job_id))
     pages = client.list_nodes(job.job_id, page_size=PAGE)
     found = {node.name: node for node in islice(pages, PAGE)}
     for name in islice(dict.fromkeys(_name_urgent(job)), NAMED_MAX):

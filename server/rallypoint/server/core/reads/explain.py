@@ -27,7 +27,7 @@ NAMED_MAX = 16
 """Nodes that an explanation names, so that it stays small in a large job."""
 
 TOGETHER_MAX = 3
-"""Nodes that a sentence names of those of which it says the same."""
+"""Nodes in one state that a sentence names."""
 
 
 class AwaitedState(Enum):
@@ -373,7 +373,7 @@ def _state_of(node: Node) -> tuple[AwaitedState, str]:
 def _sentence(
     text: str, awaited: tuple[Awaited, ...], left_ms: int | None, unnamed: int = 0
 ) -> str:
-    """Return a sentence; `unnamed`: further nodes that it waits for."""
+    """Return a sentence; `unnamed`: how many more nodes it waits for."""
     if awaited:
         text += "; waiting for " + ", ".join(_phrases(awaited, unnamed))
     if left_ms is not None and left_ms >= SHOWN_MS_MIN:
@@ -382,7 +382,7 @@ def _sentence(
 
 
 def _phrases(awaited: tuple[Awaited, ...], unnamed: int) -> Iterable[str]:
-    """Yield the awaited nodes in words; many of which the same is to be said, together."""
+    """Yield the awaited nodes in words. Many nodes in one state are named together."""
     groups = dict[str, list[Awaited]]()
     for one in awaited:
         groups.setdefault(_describe_awaited(one), []).append(one)

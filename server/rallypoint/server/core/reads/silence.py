@@ -26,7 +26,7 @@ def find_silent(state: State, job: Job, now_ms: int) -> list[tuple[int, Node]]:
     found = list[tuple[int, Node]]()
     for session in state.sessions.get(job.job_id, ()):
         node = state.nodes[session]
-        if node.attached:  # of most nodes, this is all that is looked at
+        if node.attached:  # the cheap test decides about most nodes
             ends_ms = state.deadlines.get((DeadlineKind.LEASE, session))
             if ends_ms is None or ends_ms >= soon_ms:
                 continue
