@@ -16,7 +16,7 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
-from rallypoint.agent.hosting.keeper import CannotHost, Keeper
+from rallypoint.agent.hosting.keeper import CannotHost, JobOver, Keeper
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
@@ -29,7 +29,7 @@ from rallypoint.agent.torchelastic.timers import TimerFileRefused
 from rallypoint.agent.workers.environ import without_access
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Consoles
-from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.exit_codes import EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:  # a node without standbys loads nothing of them
@@ -94,7 +94,8 @@ class _Grounds:
         try:
             await self._keeper.prepare()
         except CannotHost as error:
-            raise Dismissed(EXIT_USAGE, str(error)) from error
+            code = EXIT_UNREACHABLE if isinstance(error, JobOver) else EXIT_USAGE
+            raise Dismissed(code, str(error)) from error
 
 
 def _grounds(settings: Settings) -> Grounds | None:

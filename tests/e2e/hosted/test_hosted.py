@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.operator.broken import listening
-from support.processes.commands import COORDINATOR, NODE_AGENT, Command
+from support.processes.commands import COORDINATOR, NODE_AGENT, Command, describe
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
 
@@ -35,6 +35,10 @@ def start(world: World, name: str, *flags: str, **variables: str) -> Command:
 def job_name(world: World) -> str:
     """Return the name of a job that has no other."""
     return f"port-{world.target.rpartition(':')[2]}"
+
+
+def coordinators(world: World) -> list[int]:
+    return [pid for pid in world.marked() if " coordinator --host" in describe(pid)]
 
 
 def finish(world: World, agents: list[Command], round: int = 1) -> None:
@@ -77,6 +81,59 @@ def test_coordinator_outlives_its_agent_and_is_started_again(world: World) -> No
 
     assert [agent.events("round_stopped")[2:] for agent in agents] == [[], []]
     finish(world, agents, round=2)
+
+
+def lose(world: World, **variables: str) -> Command:
+    """Return a node that is cut off: it did its part, and its job has succeeded meanwhile."""
+    flags = ("--nnodes=1:2", "--last-call=60", "--lease=1.5", "--rdzv-id=j")
+    kept, lost = (start(world, name, *flags, **variables) for name in ("a", "b"))
+    workers = world.mailbox.workers(2)
+    lost.signal(signal.SIGSTOP)
+    for worker in workers:
+        if worker.node == "b":
+            worker.tell("exit", "0")
+    (worker,) = world.mailbox.workers(1, round=2)
+    worker.tell("exit", "0")
+
+    assert kept.wait() == 0
+    return lost
+
+
+def test_node_that_was_away_learns_the_outcome(world: World) -> None:
+    """The coordinator lingers for it; the agent of the host does not wait for that."""
+    lost = lose(world)
+    assert len(coordinators(world)) == 1
+    lost.signal(signal.SIGCONT)
+
+    assert lost.wait() == 0
+    assert lost.events("job_succeeded") != []
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("name", ["j", "other"])
+def test_lingering_coordinator_makes_room_for_the_next_job(world: World, name: str) -> None:
+    """At once, also with another token; to the node that was away it is no failure."""
+    lost = lose(world)
+    (before,) = coordinators(world)
+    token = {"RALLYPOINT_TOKEN": "secret-of-the-job"}
+    following = start(world, "c", "--nnodes=1", f"--rdzv-id={name}", **token)
+    worker = next(one for one in world.mailbox.workers(3) if one.node == "c")
+    assert coordinators(world) != [before]
+    worker.tell("exit", "0")
+    assert following.wait() == 0
+    lost.signal(signal.SIGCONT)
+
+    assert lost.wait() == 75
+    assert "all workers here exited with 0, but the job's outcome is unknown: " in lost.said()[-1]
+    assert world.left() == []
+
+
+def test_no_coordinator_lingers_where_that_is_turned_off(world: World) -> None:
+    """By a variable: no process is left when the agents have ended."""
+    lost = lose(world, RALLYPOINT_LINGER="0")
+
+    assert coordinators(world) == []
+    lost.kill()
 
 
 @pytest.mark.long

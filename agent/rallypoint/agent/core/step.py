@@ -13,7 +13,12 @@ from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredEnd, DesiredStandby, DesiredStop, RunOrder
 from rallypoint.agent.core.fence import fence_kill_ms, fence_stop_ms, may_start
 from rallypoint.agent.core.held_round import HeldRound, LocalExit, LocalWorker, Stage
-from rallypoint.agent.core.leaving.away import give_up_if_alone, give_up_ms, log_awaited_outcome
+from rallypoint.agent.core.leaving.away import (
+    end_undecided,
+    give_up_if_alone,
+    give_up_ms,
+    log_awaited_outcome,
+)
 from rallypoint.agent.core.leaving.drain import (
     apply_notices,
     apply_signal,
@@ -88,7 +93,7 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
                 work.change(away_since_ms=work.now_ms)
                 log_awaited_outcome(work)
         case inputs.Dismissed(exit_code=code, text=text):
-            end(work, Ending(code, GoodbyeKind.RELEASED, text))
+            end_undecided(work, code, text, GoodbyeKind.RELEASED)
         case inputs.Acknowledged(sequence=sequence):
             work.forget_reports(sequence)
         case inputs.Confirmed(sent_ms=sent_ms):

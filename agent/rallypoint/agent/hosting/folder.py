@@ -22,12 +22,14 @@ from rallypoint.base.user_folders import find_state_home, find_temporary_home
 JOURNAL = "journal.sqlite"
 LOCK = f"{JOURNAL}-lock"
 LOG = "coordinator.log"
+LINGERING = "lingering"
+"""Has the process id of a coordinator that waits only for lost nodes of a job that is over."""
 STALE_S = 60.0
 """A coordinator touches its journal far more often. An agent that was killed with its coordinator
 is back sooner, if something restarts it."""
 LOG_BYTES_MAX = 16 * 1024
 """How much of the end of a log is searched for its last line."""
-_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-head", LOG)
+_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-head", LOG, LINGERING)
 
 
 class NoFolder(Exception):
@@ -70,6 +72,23 @@ def is_in_use(port: int) -> bool:
     It removes the folder as the last thing that it does.
     """
     return any(_age_s(folder) < STALE_S for folder in _candidates(port))
+
+
+def has_journal(port: int) -> bool:
+    """Return whether there is a journal: a coordinator runs, or has not come to its own end."""
+    return any(_age_s(folder) < math.inf for folder in _candidates(port))
+
+
+def find_lingering(port: int) -> tuple[Path, int] | None:
+    """Return the folder and process id of a coordinator that waits only for lost nodes."""
+    for folder in _candidates(port):
+        if _age_s(folder) >= STALE_S:
+            continue
+        with suppress(OSError, ValueError):
+            pid = (folder / LINGERING).read_text()
+            if pid == (folder / LOCK).read_text():
+                return folder, int(pid)
+    return None
 
 
 def drop_if_stale(folder: Path) -> bool:

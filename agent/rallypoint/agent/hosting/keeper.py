@@ -19,11 +19,13 @@ from rallypoint.agent.hosting.folder import (
     JOURNAL,
     NoFolder,
     drop_if_stale,
+    find_lingering,
+    has_journal,
     is_in_use,
     make_folder,
     read_last_line,
 )
-from rallypoint.agent.hosting.process import HostedProcess
+from rallypoint.agent.hosting.process import HostedProcess, end_lingering
 from rallypoint.agent.hosting.protection import Protection, describe_admission
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
@@ -55,6 +57,10 @@ FAREWELL_S_MAX = 5.0
 
 class CannotHost(Exception):
     """No coordinator can listen at the endpoint. The text says why, and what to do."""
+
+
+class JobOver(CannotHost):
+    """The coordinator has come to its own end, as it does when its job is over."""
 
 
 class Keeper:
@@ -90,6 +96,8 @@ class Keeper:
         self._is_known = False
         """A coordinator has answered at the endpoint, and not only at another address of this host.
         """
+        self._was_connected = False
+        """A coordinator has served this agent."""
         self._has_served = False
         """The one that was started last has served this agent."""
         self._strange_since_s = 0.0
@@ -100,6 +108,8 @@ class Keeper:
     def begin(self) -> None:
         """Find out whether this node is the host; if so, start a coordinator unless one listens.
 
+        One that waits only for lost nodes of an earlier job makes room.
+
         Blocks for a moment while a name is looked up.
 
         Raises:
@@ -108,6 +118,8 @@ class Keeper:
         from rallypoint.agent.hosting.probe import is_listening
 
         self.is_host = self._may_host and is_host(self.hosting)
+        if self.is_host:
+            end_lingering(self.hosting.port)
         if self.is_host and not any(is_listening(*where) for where in self._places()):
             self.start()
 
@@ -116,7 +128,7 @@ class Keeper:
 
         Raises:
             CannotHost: nothing listens, and coordinators end at their start; or another program
-                listens.
+                listens; or the job is over.
         """
         if self._may_host and not self.is_host and not self._is_known:
             # The endpoint's name may be unknown at first, such as that of a pod.
@@ -126,6 +138,11 @@ class Keeper:
         end_s = time.monotonic() + START_S_MAX
         while (place := await self._find_listener()) is None:
             if self._process is None:
+                if self._was_connected and not has_journal(self.hosting.port):
+                    raise JobOver(
+                        f"the coordinator at {self.hosting.endpoint} has ended while this node was "
+                        "away, as it does when its job is over"
+                    )
                 if not self._start_again():
                     return
             elif self._process.has_ended():
@@ -140,7 +157,7 @@ class Keeper:
 
     def connected(self) -> None:
         """Note that a coordinator serves the agent at the endpoint."""
-        self._is_known = self._has_served = True
+        self._is_known = self._has_served = self._was_connected = True
         self._failures, self._problem = 0, ""
         # A coordinator that a person runs comes back by itself, and needs its port then.
         self._may_host = self._may_host and is_in_use(self.hosting.port)
@@ -151,7 +168,7 @@ class Keeper:
             self._process = None
 
     def await_end(self) -> None:
-        """Wait until the coordinator has ended, within a limit, if the job is over.
+        """Wait until the coordinator has ended or lingers, within a limit, if the job is over.
 
         A scheduler or a container ends whatever is left of a node, when its agent has ended. The
         other nodes may not have learned the outcome by then.
@@ -167,6 +184,8 @@ class Keeper:
             return
         end_s = time.monotonic() + FAREWELL_S_MAX
         while is_in_use(self.hosting.port) and time.monotonic() < end_s:
+            if find_lingering(self.hosting.port) is not None:
+                return  # all nodes that are there know the outcome
             time.sleep(LOOK_S)
         if self._process is not None:
             self._process.wait(max(0.0, end_s - time.monotonic()))

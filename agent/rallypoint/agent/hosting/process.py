@@ -11,13 +11,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.helper.processes import ForkedProcess
 from rallypoint.agent.hosting.decision import Hosting
-from rallypoint.agent.hosting.folder import JOURNAL, LOCK, LOG, remove_unused
+from rallypoint.agent.hosting.folder import (
+    JOURNAL,
+    LOCK,
+    LOG,
+    find_lingering,
+    remove_unused,
+)
 from rallypoint.agent.hosting.protection import Protection
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.interpreter import compute_flags
@@ -25,6 +32,10 @@ from rallypoint.wire.access import TOKEN_VARIABLE
 
 END_S_MAX = 1.0
 """How long the end of a process that was killed is waited for."""
+YIELD_S_MAX = 3.0
+"""How long a coordinator may take to end that is asked to make room."""
+LOOK_S = 0.02
+"""Pause between two looks meanwhile."""
 
 
 class HostedProcess:
@@ -108,6 +119,39 @@ class HostedProcess:
         return await_any_exit((self.pid,), round(limit_s * 1000)) and self.has_ended()
 
 
+def end_lingering(port: int) -> None:
+    """End a coordinator of this user that waits only for lost nodes of a job that is over.
+
+    A new job must not wait for it, and may need another address, certificate or token. Blocks,
+    within a limit.
+    """
+    found = find_lingering(port)
+    if found is None or not _is_coordinator(found[1], found[0]):
+        return
+    folder, pid = found
+    end_s = time.monotonic() + YIELD_S_MAX
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        while find_lingering(port) == found and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+        if find_lingering(port) == found and _is_coordinator(pid, folder):
+            os.kill(pid, signal.SIGKILL)
+    remove_unused(folder)
+
+
+def _is_coordinator(pid: int, folder: Path) -> bool:
+    """Return whether a process is the coordinator whose journal is in a folder."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return _state_flag(folder).encode() in words
+
+
+def _state_flag(folder: Path) -> str:
+    return f"--state=sqlite:{folder / JOURNAL}"
+
+
 def compute_command(hosting: Hosting, folder: Path) -> list[str]:
     """Return the command line of a hosted coordinator, after `rallypoint`."""
     # Other hosts need not reach an endpoint that none of them could name.
@@ -119,7 +163,7 @@ def compute_command(hosting: Hosting, folder: Path) -> list[str]:
         "coordinator",
         f"--host={host}",
         f"--port={hosting.port}",
-        f"--state=sqlite:{folder / JOURNAL}",
+        _state_flag(folder),
         f"--until-idle={hosting.unused_ms / 1000:g}",
         "--log-level=info",
         *window,

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
     from rallypoint.server.hosting.idle import UntilIdle
     from rallypoint.server.hosting.protecting import ProtectionSettings
     from rallypoint.server.journal.interface import Journal
+    from rallypoint.server.journal.sqlite.journal import SqliteJournal
     from rallypoint.server.serve import Running, Sharing
 
 HOSTED_LOG = "coordinator.log"
 """The log that an agent gives the coordinator of its job, beside the journal."""
+HOSTED_LINGERING = "lingering"
+"""Beside the journal while the coordinator waits only for lost nodes: its process id, for agents
+of this host."""
 GARBAGE_MIN = 200_000
 """Allocations between two runs of the garbage collector (Python: 700). A round of a thousand nodes
 allocates ten times that many objects and leaves hardly any cyclic garbage. A full run takes 0.6 s
@@ -88,6 +92,15 @@ STATE = Group(
             default_text="never",
             help="end when all jobs are over and all nodes have left, or no node has come for so "
             "long, and remove the journal",
+        ),
+        Flag(
+            names=("--linger",),
+            parse=seconds_ms,
+            metavar="SECONDS",
+            default=600_000,
+            default_text="600",
+            help="with --until-idle: how long to wait for lost nodes to learn how their job ended "
+            "(or RALLYPOINT_LINGER)",
         ),
     ),
 )
@@ -187,23 +200,45 @@ def prepare(
         if name in args.given:
             fail(args.prog, f"{args.source(name)} is only for --state etcd://…")
     journal = open_journal(args.state, args.port)
-    until = None if args.until_idle is None else _until_idle(args.until_idle, journal)
+    until = None if args.until_idle is None else _until_idle(args, journal)
     settings = Settings(
         args.host, args.port, timing, journal=journal, until_idle=until, protection=protection
     )
     return serving(settings), describe_journal(journal)
 
 
-def _until_idle(unused_ms: int, journal: Journal) -> UntilIdle:
+def _until_idle(args: Values, journal: Journal) -> UntilIdle:
     """Return how a coordinator ends by itself, and what becomes of its journal."""
     from rallypoint.server.hosting.idle import UntilIdle, touch_file
     from rallypoint.server.journal.sqlite.journal import SqliteJournal
 
     if not isinstance(journal, SqliteJournal):
-        return UntilIdle(unused_ms, lambda: None, lambda: None)
+        return UntilIdle(args.until_idle, args.linger)
     return UntilIdle(
-        unused_ms, partial(touch_file, journal.path), partial(journal.discard, HOSTED_LOG)
+        args.until_idle,
+        args.linger,
+        touch=partial(touch_file, journal.path),
+        discard=partial(journal.discard, HOSTED_LOG, HOSTED_LINGERING),
+        lingers=partial(_note_lingering, journal),
     )
+
+
+def _note_lingering(journal: SqliteJournal, lingers: bool) -> None:
+    """Tell the agents of this host that the coordinator is not needed, or is needed once more."""
+    mark = journal.path.with_name(HOSTED_LINGERING)
+    if lingers:
+        journal.discard(HOSTED_LOG, HOSTED_LINGERING)  # also when a signal ends it
+    else:
+        journal.keep()
+    try:
+        if lingers:
+            mark.write_text(str(os.getpid()))
+        else:
+            mark.unlink(missing_ok=True)
+    except OSError as error:
+        from rallypoint.base.log import get_logger
+
+        get_logger().debug("lingering_not_marked", why=error.strerror)
 
 
 def _share(args: Values) -> Sharing:

@@ -15,6 +15,7 @@ OTHER_VARIABLES = {
     "shutdown_timeout": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     "log_level": "LOGLEVEL",
     "log_format": "RALLYPOINT_LOG_FORMAT",
+    "linger": "RALLYPOINT_LINGER",
     "tls": "RALLYPOINT_TLS",
     "tls_ca": "RALLYPOINT_TLS_CA",
     "tls_cert": "RALLYPOINT_TLS_CERT",
@@ -23,7 +24,7 @@ OTHER_VARIABLES = {
     "token_file": "RALLYPOINT_TOKEN_FILE",
 }
 """A second variable of these flags; the PET_ variable wins."""
-SHARED = ("RALLYPOINT_LOG_FORMAT",)
+SHARED = ("RALLYPOINT_LOG_FORMAT", "RALLYPOINT_LINGER")
 """The variables that every command reads. All others are for node-agent only."""
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})

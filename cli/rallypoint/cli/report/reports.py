@@ -105,13 +105,16 @@ class Reports(Struct):
         then = describe_absence(absence)
         log.warning("coordinator_not_reached", why=absence.why, then=then, **start)
 
-    def ended(self, exit_code: int | None, text: str, *, always_print: bool) -> None:
+    def ended(
+        self, exit_code: int | None, text: str, *, always_print: bool, is_refused: bool = False
+    ) -> None:
         """Print the report, and the reason why the agent ends unless it succeeded.
 
         Args:
             exit_code: None: the agent was interrupted before it had one.
             text: why it ends, one line.
             always_print: print the reason even after success.
+            is_refused: the text says why no attempt to connect can succeed.
         """
         if self.recorder is not None:
             self.recorder.flush()
@@ -122,7 +125,7 @@ class Reports(Struct):
             self._log_failed(self._failed)
             text = _with_cause(text, self._failed)
         lines = [self._report] if self._report else []
-        if exit_code == EXIT_UNREACHABLE:
+        if exit_code == EXIT_UNREACHABLE and not is_refused:
             last = self._answer and f"the last answer: {self._answer}"
             text += f" ({self.coordinator}); {last or self._start}"
         if exit_code or always_print or (exit_code == 0 and not self.has_outcome):

@@ -120,3 +120,29 @@ def test_coordinator_that_returns_in_time_decides() -> None:
     node.wait(OUTCOME_MS)
 
     assert [] == node.exits()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ended", "expected"),
+    [
+        (
+            2,
+            True,
+            (75, "all workers here exited with 0, but the job's outcome is unknown: refused"),
+        ),
+        (1, True, (0, "all workers exited with 0; refused")),
+        (2, False, (1, "refused")),
+    ],
+)
+def test_refusal_by_another_coordinator(nodes: int, ended: bool, expected: tuple[int, str]) -> None:
+    """It cannot tell the outcome; that is no failure of a node whose workers have succeeded."""
+    node = Node(nodes=nodes)
+    node.post(inputs.Disconnected())
+    if ended:
+        node.end_workers(0, 0)
+    node.post(inputs.Dismissed(1, "refused"))
+    if not ended:
+        node.end_workers(-15, -15)
+    node.post(inputs.Swept(node.state.sweep_token))
+
+    assert [expected] == node.exits()

@@ -18,9 +18,16 @@ from structlog.testing import capture_logs
 from rallypoint.agent.helper.descendants import await_any_exit, spared_children
 from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.facts import is_own
-from rallypoint.agent.hosting.folder import JOURNAL, make_folder
-from rallypoint.agent.hosting.keeper import CannotHost, Keeper
-from rallypoint.agent.hosting.process import HostedProcess, compute_command
+from rallypoint.agent.hosting.folder import (
+    JOURNAL,
+    LINGERING,
+    LOCK,
+    find_lingering,
+    make_folder,
+    remove_unused,
+)
+from rallypoint.agent.hosting.keeper import CannotHost, JobOver, Keeper
+from rallypoint.agent.hosting.process import HostedProcess, compute_command, end_lingering
 from rallypoint.agent.hosting.protection import Protection
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.wire.access import PLAIN, Access
@@ -229,6 +236,55 @@ def test_coordinator_that_comes_too_late_is_ended(port: int) -> None:
 def ended(pid: int) -> bool:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] == b"Z"
+
+
+@pytest.mark.long
+def test_coordinator_that_lingers_makes_room(port: int) -> None:
+    """For a new agent; one whose job is over waits for it no more, and one that lost it asks it."""
+    before = set(spared_children)
+    one = keeper(port)
+    asyncio.run(one.prepare())
+    (pid,) = started(before)
+    one.connected()
+    make_folder(port).joinpath(LINGERING).write_text(str(pid))
+    one.is_over = True
+    one.await_end()
+    assert not ended(pid)
+    asyncio.run(one.prepare())
+    assert started(before) == [pid]
+    two = keeper(port)
+    asyncio.run(two.prepare())
+
+    assert ended(pid)
+    assert len(started(before)) == 2
+
+
+def test_process_that_is_no_coordinator_is_left_alone(port: int) -> None:
+    """A number that another process has by now, or has in another container."""
+    folder = make_folder(port)
+    for name in (JOURNAL, LOCK, LINGERING):
+        folder.joinpath(name).write_text(str(os.getpid()))
+    assert find_lingering(port) == (folder, os.getpid())
+    end_lingering(port)
+
+    assert folder.joinpath(LINGERING).exists()
+
+
+@pytest.mark.long
+def test_agent_that_was_away_starts_no_coordinator_for_a_job_that_is_over(port: int) -> None:
+    """Its coordinator has removed the journal; another one could not tell how the job has ended."""
+    before = set(spared_children)
+    one = keeper(port)
+    asyncio.run(one.prepare())
+    one.connected()
+    (pid,) = started(before)
+    os.kill(pid, signal.SIGKILL)
+    assert await_any_exit((pid,), 10_000)
+    remove_unused(make_folder(port))
+    with pytest.raises(JobOver, match="has ended while this node was away"):
+        asyncio.run(one.prepare())
+
+    assert started(before) == []
 
 
 def test_other_program_at_the_endpoint_is_named_as_the_reason(

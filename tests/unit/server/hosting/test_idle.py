@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.hosting.idle import UntilIdle, Use, await_idle, find_use, touch_file
 from rallypoint.server.journal.interface import JournalInUse
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
@@ -17,7 +18,7 @@ OVER = "all jobs are over, and all nodes have left"
 
 
 def ending(unused_ms: int, touch: Callable[[], None] = lambda: None) -> UntilIdle:
-    return UntilIdle(unused_ms, touch, lambda: None)
+    return UntilIdle(unused_ms, 0, touch=touch)
 
 
 async def needed(answer: object) -> Use:
@@ -68,6 +69,30 @@ async def test_never_ends_while_it_is_needed() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await await_idle(needed, asyncio.Event, ending(1))
+
+
+async def test_lingers_for_lost_nodes_within_a_limit() -> None:
+    """Those that come back to learn how their run has ended; a new run is as good a reason."""
+    away = Use(9, is_needed=False, untold=(NodeName("c"),))
+    uses = [Use(5, is_needed=False), away, Use(10, is_needed=True), away, Use(11, is_needed=False)]
+    noted = list[bool]()
+
+    async def read(answer: object) -> Use:
+        return uses.pop(0) if len(uses) > 1 else uses[0]
+
+    def changed() -> asyncio.Event:
+        change = asyncio.Event()
+        change.set()
+        return change
+
+    until = UntilIdle(60_000, 600_000, lingers=noted.append)
+    assert await await_idle(read, changed, until) == OVER
+    assert noted == [True, False, True, False]
+
+    uses = [Use(5, is_needed=False), away]
+    until = UntilIdle(60_000, 1, lingers=noted.append)
+    why = await await_idle(read, asyncio.Event, until)
+    assert why == "all jobs are over; lost nodes that do not know it: c"
 
 
 async def test_reads_after_changes_alone() -> None:
@@ -166,3 +191,21 @@ def test_run_that_all_nodes_have_left_is_needed_until_it_is_abandoned() -> None:
     bench.advance(bench.spec.join_timeout_ms)
 
     assert not find_use(bench.state, 0).is_needed
+
+
+@pytest.mark.parametrize("nodes", [2, 40])
+def test_lost_node_is_untold_until_it_has_come_back(nodes: int) -> None:
+    """However many others have left since; a run that was abandoned had no one to tell."""
+    bench = Bench()
+    names = [f"n{number}" for number in range(nodes)]
+    lost, *others = bench.run_round(*names, "spare")
+    lost.break_off()
+    bench.advance(10_000)
+    bench.obey(*others)
+    for agent in others:
+        agent.succeed()
+    for agent in others:
+        agent.goodbye()
+    assert find_use(bench.state, 0) == Use(
+        find_use(bench.state, 0).revision, is_needed=False, untold=(NodeName("n0"),)
+    )

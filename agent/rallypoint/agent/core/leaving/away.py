@@ -107,11 +107,22 @@ def give_up_if_alone(work: Work) -> None:
     if due_ms is None or work.now_ms < due_ms:
         return
     text = f"no coordinator answered for {_timeout_ms(state) / 1000:g} s"
-    if not _has_succeeded(state.held):
-        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
-    elif _was_alone(state):
-        text = f"all workers exited with 0; {text}"
-        end(work, Ending(0, GoodbyeKind.FINISHED, text))
+    end_undecided(work, EXIT_UNREACHABLE, text, GoodbyeKind.ERROR)
+
+
+def end_undecided(work: Work, exit_code: int, why: str, kind: GoodbyeKind) -> None:
+    """End the agent without an outcome of its job: none can tell it any more, or none will.
+
+    Args:
+        work: what the step does.
+        exit_code: of the agent, unless its workers have succeeded.
+        why: one line.
+        kind: of the Goodbye.
+    """
+    if not _has_succeeded(work.state.held):
+        end(work, Ending(exit_code, kind, why))
+    elif _was_alone(work.state):
+        end(work, Ending(0, GoodbyeKind.FINISHED, f"all workers exited with 0; {why}"))
     else:
-        text = f"all workers here exited with 0, but the job's outcome is unknown: {text}"
-        end(work, Ending(EXIT_UNREACHABLE, GoodbyeKind.ERROR, text))
+        text = f"all workers here exited with 0, but the job's outcome is unknown: {why}"
+        end(work, Ending(EXIT_UNREACHABLE, kind, text))

@@ -119,7 +119,12 @@ async def _live(
             if keeper is not None:
                 keeper.is_over = reports.has_outcome
             always_print = agent.state.drain is not None
-            reports.ended(agent.exit_code, agent.exit_text, always_print=always_print)
+            reports.ended(
+                agent.exit_code,
+                agent.exit_text,
+                always_print=always_print,
+                is_refused=agent.is_dismissed,
+            )
 
 
 def _ports(args: Values, chosen: int) -> PortReserver:

@@ -339,10 +339,20 @@ def remove_node(draft: Draft, node: Node, reason: RoundReason, text: str) -> Non
         text,
         has_finished=not is_lost and job.phase is Phase.CLOSED,
     )
-    draft.put_job(replace(job, lost=(*job.lost, departure)[-LOST_MAX:]))
+    draft.put_job(replace(job, lost=_limit_departures((*job.lost, departure))))
     event = "node_lost" if is_lost else "node_left"
     also = (
         ("departure", departure.reason.value),
         ("has_finished", int(departure.has_finished)),
     )
     draft.emit(job.job_id, event, also, node=node.name, why=text)
+
+
+def _limit_departures(departures: tuple[Departure, ...]) -> tuple[Departure, ...]:
+    """Forget what is over the limit: first nodes that know how their run has ended, the oldest."""
+    if len(departures) <= LOST_MAX:
+        return departures
+    told = next((one.name for one in departures if one.has_finished), None)
+    if told is None:
+        return departures[1:]
+    return tuple(one for one in departures if one.name != told)

@@ -146,6 +146,10 @@ class SqliteJournal:
         if not await self._writer.close(CLOSE_S):
             log.warning("journal_not_closed", path=str(self.path))
 
+    def keep(self) -> None:
+        """Keep the journal when it is closed; undoes `discard`."""
+        self._beside = None
+
     def discard(self, *beside: str) -> None:
         """Remove the journal when it is closed, and its folder if that is empty then.
 
