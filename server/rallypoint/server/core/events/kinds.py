@@ -37,6 +37,18 @@ class EventKind(Enum):
     NETWORK_SUSPECTED = "network suspected"
 
 
+OF_NODES = frozenset(
+    {
+        EventKind.NODE_JOINED,
+        EventKind.NODE_DISCONNECTED,
+        EventKind.NODE_RESUMED,
+        EventKind.NODE_DEPARTED,
+        EventKind.NODE_RENAMED,
+        EventKind.NODE_DISPLACED,
+        EventKind.OTHER_ARGUMENTS_FOUND,
+    }
+)
+"""Kinds of which a large job has one for every node at once."""
 KINDS: dict[str, EventKind] = {
     "job_created": EventKind.JOB_CREATED,
     "run_opened": EventKind.RUN_OPENED,

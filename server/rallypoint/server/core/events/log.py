@@ -1,8 +1,9 @@
 """The log of events: the latest of each job, and the latest of all.
 
-The coordinator's state and a replay of its journal take the same events with the same code. What is
-dropped is always the oldest event of its job. So one number for each job says which of its events
-are lost, and one number says it for all jobs.
+The coordinator's state and a replay of its journal take the same events with the same code. A full
+job drops its oldest event. But events of single nodes take no more than a part of its room: one
+outage of a large job would drop all that tells the story of the job. One number for each job says
+up to where any of its events are lost, and one number says it for all jobs.
 
 An event that its job has dropped stays in the list of all events, until half of that list is
 dropped. So taking an event costs the same however many are kept, and reading finds its place by
@@ -11,7 +12,7 @@ bisection.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,11 +20,13 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.kinds import KINDS, EventKind
+from rallypoint.server.core.events.kinds import KINDS, OF_NODES, EventKind
 from rallypoint.server.core.model.ids import JobId
 
 EVENTS_PER_JOB_MAX = 512
 """Events of a job that are kept."""
+NODE_EVENTS_PART = 2
+"""Events of single nodes are at most this part of a full job's events: 256."""
 EVENTS_MAX = 200_000
 """Events of all jobs that are kept: about 100 MB."""
 TEXT_MAX = 1_024
@@ -78,10 +81,25 @@ class JobEvents(Struct):
     """In order."""
     dropped: int = 0
     """Up to this sequence, some of its events may be dropped."""
+    of_nodes: int = 0
+    """How many of its events are of single nodes."""
 
     def copy(self) -> JobEvents:
         """Return a copy that later events leave as it is."""
-        return JobEvents(self.events.copy(), self.dropped)
+        return JobEvents(self.events.copy(), self.dropped, self.of_nodes)
+
+    def has(self, event: Event) -> bool:
+        """Return whether an event of this job is kept."""
+        if event.sequence > self.dropped:
+            return True
+        place = bisect_left(self.events, event.sequence, key=_SEQUENCE)
+        return place < len(self.events) and self.events[place].sequence == event.sequence
+
+    def choose(self) -> int:
+        """Return the place of the event that a full job drops, which is never the latest."""
+        if self.of_nodes <= max(1, EVENTS_PER_JOB_MAX // NODE_EVENTS_PART):
+            return 0
+        return next(at for at, one in enumerate(self.events) if one.kind in OF_NODES)
 
 
 class Found(NamedTuple):
@@ -162,12 +180,13 @@ class EventLog(Struct, eq=False):
             if of_job is None:
                 of_job = self.jobs[event.job_id] = JobEvents(dropped=self.evicted)
             of_job.events.append(event)
+            of_job.of_nodes += event.kind in OF_NODES
             self.all.append(event)
             self.count += 1
             # That of a journal with a part of the jobs is higher, and readers have come so far.
             self.last = max(self.last, event.sequence)
             if len(of_job.events) > EVENTS_PER_JOB_MAX:
-                self._drop(of_job)
+                self._drop(of_job, of_job.choose())
             elif self.count > self.most:
                 self._drop_oldest()
         if self.head > max(_DROPPED_MAX, self.count):
@@ -182,13 +201,8 @@ class EventLog(Struct, eq=False):
         listed = self.all[self.head :]
         if len(listed) == self.count:
             return listed
-        dropped = self.last + 1
-        first = {
-            job_id: of_job.events[0].sequence
-            for job_id, of_job in self.jobs.items()
-            if of_job.events  # a snapshot names its jobs before their events
-        }
-        return [event for event in listed if event.sequence >= first.get(event.job_id, dropped)]
+        kept = {event.sequence for of_job in self.jobs.values() for event in of_job.events}
+        return [event for event in listed if event.sequence in kept]
 
     def lost(self, job_id: JobId | None) -> int:
         """Return the highest sequence that was dropped, of a job or (None) of all."""
@@ -226,23 +240,24 @@ class EventLog(Struct, eq=False):
 
     def _is_kept(self, event: Event) -> bool:
         of_job = self.jobs.get(event.job_id)
-        return of_job is not None and event.sequence >= of_job.events[0].sequence
+        return of_job is not None and of_job.has(event)
 
-    def _drop(self, of_job: JobEvents) -> None:
-        """Drop the oldest event of a job."""
-        oldest = of_job.events.pop(0)
-        of_job.dropped = oldest.sequence
-        self.dropped = max(self.dropped, oldest.sequence)
+    def _drop(self, of_job: JobEvents, place: int) -> None:
+        """Drop an event of a job."""
+        gone = of_job.events.pop(place)
+        of_job.of_nodes -= gone.kind in OF_NODES
+        of_job.dropped = max(of_job.dropped, gone.sequence)
+        self.dropped = max(self.dropped, gone.sequence)
         self.count -= 1
         if not of_job.events:
-            del self.jobs[oldest.job_id]
+            del self.jobs[gone.job_id]
 
     def _drop_oldest(self) -> None:
         """Drop the oldest event of all."""
         while not self._is_kept(self.all[self.head]):
             self.head += 1
         oldest = self.all[self.head]
-        self._drop(self.jobs[oldest.job_id])
+        self._drop(self.jobs[oldest.job_id], 0)
         self.evicted = oldest.sequence
         self.head += 1
 

@@ -19,10 +19,12 @@ def begun(epoch: int = 0) -> EventLog:
     return log
 
 
-def add(log: EventLog, job_id: JobId, count: int = 1, epoch: int = 0) -> None:
+def add(
+    log: EventLog, job_id: JobId, count: int = 1, epoch: int = 0, reason: str = "round_sealed"
+) -> None:
     """Add events, one in each step."""
     for _ in range(count):
-        log.take(log.number([Emitted(job_id, "node_joined", 1, 0, ())], 0, epoch))
+        log.take(log.number([Emitted(job_id, reason, 1, 0, ())], 0, epoch))
 
 
 def sequences(log: EventLog, job_id: JobId | None, after: int = 0, most: int = 1_000) -> list[int]:
@@ -67,6 +69,25 @@ def test_oldest_event_of_a_full_job_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert (3, 0, 3) == (log.lost(A), log.lost(B), log.lost(None))
 
 
+def test_events_of_nodes_do_not_push_out_the_story_of_the_job() -> None:
+    """One outage of a large job has more events of nodes than a job keeps events."""
+    log = begun()
+    add(log, A, reason="run_opened")
+    add(log, A, reason="round_sealed")
+    for reason in ("node_disconnected", "node_lost", "node_joined"):
+        add(log, A, 300, reason=reason)
+    reasons = [event.reason for event in log.find(A, 0, 1_000).events]
+    assert ["run_opened", "round_sealed"] == reasons[:2]
+    assert 512 == len(reasons)
+    add(log, A, 200, reason="round_stopped")
+    reasons = [event.reason for event in log.find(A, 0, 1_000).events]
+
+    assert ["run_opened", "round_sealed"] == reasons[:2]
+    assert (512, 200) == (len(reasons), reasons.count("round_stopped"))
+    assert log.lost(A) == log.lost(None) < log.find(A, 0, 1_000).events[2].sequence
+    assert reasons == [event.reason for event in log.find(None, 0, 2_000).events]
+
+
 def test_oldest_event_of_all_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any job; a job without events has lost all up to that one."""
     monkeypatch.setattr(module, "EVENTS_MAX", 4)
@@ -102,7 +123,9 @@ class Plain:
         self.given.append(event)
         own = [one for one in self.kept if one.job_id == event.job_id]
         if len(own) > module.EVENTS_PER_JOB_MAX:
-            self.kept.remove(own[0])
+            of_nodes = [one for one in own if one.reason.startswith("node")]
+            has_many = len(of_nodes) > max(1, module.EVENTS_PER_JOB_MAX // 2)
+            self.kept.remove(of_nodes[0] if has_many else own[0])
         elif len(self.kept) > module.EVENTS_MAX:
             del self.kept[0]
 
@@ -125,7 +148,8 @@ def test_log_agrees_with_a_plain_one(monkeypatch: pytest.MonkeyPatch, seed: int)
     jobs = [JobId(f"j{number}") for number in range(8)]
     for _ in range(400):
         job_id = draw.choice(jobs[: draw.randint(1, len(jobs))])
-        (event,) = log.number([Emitted(job_id, "node_joined", 1, 0, ())], 0, 0)
+        reason = draw.choice(("node_joined", "node_joined", "round_sealed"))
+        (event,) = log.number([Emitted(job_id, reason, 1, 0, ())], 0, 0)
         before = log.copy()
         shown = before.find(None, 0, 1_000)
         log.take((event,))
