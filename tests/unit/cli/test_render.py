@@ -232,7 +232,8 @@ def test_other_failures_of_the_node_are_listed() -> None:
         "  rank      : 9 (local_rank: 1)",
         "  exitcode  : -11 (pid: 4009) (SIGSEGV)",
         "  error_file: <N/A>",
-        "  traceback : Signal 11 (SIGSEGV) received by PID 4009",
+        "  traceback : Signal 11 (SIGSEGV) received by PID 4009; with PYTHONFAULTHANDLER=1 it "
+        "prints a traceback",
         "[2]:",
         "  time      : 2025-11-21_13:02:34",
         "  host      : host-a",
@@ -346,3 +347,25 @@ def test_texts_of_a_coordinator_cannot_change_the_terminal() -> None:
 
         assert [char for char in text if not char.isprintable() and char != "\n"] == []
         assert [line for line in text.split("\n") if line.startswith("forged")] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "means"),
+    [
+        (137, ", as of a program that SIGKILL ended, often for lack of memory"),
+        (139, ", as of a program that SIGSEGV ended"),
+        (128, ""),
+        (255, ""),
+    ],
+)
+def test_codes_of_shells_are_explained(code: int, means: str) -> None:
+    """A worker may be a shell, or a launcher, whose program was killed."""
+    assert f"  exitcode  : {code} (pid: 7){means}" in render(
+        exit=node_pb2.WorkerExit(exit_code=code)
+    )
+
+
+def test_traceback_of_a_fault_is_not_promised_twice() -> None:
+    """A worker with a fault handler has printed its traceback."""
+    fault = node_pb2.WorkerExit(signal=11, stderr_tail="Fatal Python error: Segmentation fault\n")
+    assert not any("PYTHONFAULTHANDLER" in line for line in render(exit=fault))

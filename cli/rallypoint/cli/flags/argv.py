@@ -123,5 +123,7 @@ def _unknown(name: str, known: Mapping[str, Flag]) -> str:
 
     spelled = name.replace("_", "-")
     near = [full for full in known if full.startswith(spelled)]
+    if len(spelled) == 2:  # -c of other commands
+        near = [full for full in known if full.startswith(f"-{spelled}")]
     near = near or difflib.get_close_matches(spelled, known, n=1, cutoff=_SIMILARITY_MIN)
     return f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else "")

@@ -7,6 +7,7 @@ with its consequence. A worker that the agent itself stopped is not a failure.
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
@@ -34,6 +35,10 @@ BEFORE_LINES_MAX = 10
 RANGES_MAX = 12
 """Ranges of ranks on one line."""
 LINE_CHARS_MAX = 100
+SHELL_SIGNAL = 128
+"""A shell exits with this and the number of the signal that ended its program."""
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+"""Signals at which Python's faulthandler prints a traceback."""
 FAILURES_MAX = 8
 """Failed workers of this node that get an entry each: as many as most nodes have workers."""
 NOT_AVAILABLE = "<N/A>"
@@ -230,11 +235,18 @@ def _cut(line: str) -> str:
 def describe_exit(exit: node_pb2.WorkerExit, pid: int) -> str:
     """Return how a worker ended, as torchrun does: "1 (pid: 7)" or "-9 (pid: 7) (SIGKILL)"."""
     if exit.HasField("exit_code") or is_stopped_after_error(exit):
-        return f"{exit_number(exit)} (pid: {pid})"
+        return f"{exit_number(exit)} (pid: {pid}){_explain_code(exit.exit_code)}"
     if not exit.HasField("signal"):
         return f"{NOT_AVAILABLE} (pid: {pid}), it recorded its error and had not ended yet"
     text = f"-{exit.signal} (pid: {pid}) ({_signal_name(exit.signal)})"
     return f"{text}, killed by the kernel's OOM killer" if exit.oom_killed else text
+
+
+def _explain_code(code: int) -> str:
+    """Return what a code means with which a shell reports that a signal ended its program."""
+    name = find_signal_name(code - SHELL_SIGNAL)
+    memory = ", often for lack of memory" if code - SHELL_SIGNAL == signal.SIGKILL else ""
+    return f", as of a program that {name} ended{memory}" if name else ""
 
 
 def _signal_name(number: int) -> str:
@@ -286,7 +298,9 @@ def _printed_lines(tail: str) -> list[str]:
 def _missing_traceback(exit: node_pb2.WorkerExit, pid: int) -> str:
     """Return the text in place of a traceback that was not recorded."""
     if exit.HasField("signal"):
-        return f"Signal {exit.signal} ({_signal_name(exit.signal)}) received by PID {pid}"
+        text = f"Signal {exit.signal} ({_signal_name(exit.signal)}) received by PID {pid}"
+        is_silent = exit.signal in FAULTS and "Fatal Python error" not in exit.stderr_tail
+        return f"{text}; with PYTHONFAULTHANDLER=1 it prints a traceback" if is_silent else text
     return f"{NOT_AVAILABLE}; torch.distributed.elastic.multiprocessing.errors.record records it"
 
 

@@ -41,7 +41,7 @@ def require_etcd_client() -> None:
         JournalFailed: when it is not.
     """
     if find_spec("aetcd") is None:
-        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")
+        raise JournalFailed("a journal in etcd needs the package aetcd: pip install aetcd")
 
 
 def describe_journal(journal: Journal) -> str:

@@ -24,4 +24,4 @@ def test_without_the_client_of_etcd() -> None:
     lines = done.stderr.splitlines()
 
     assert (done.returncode, done.stdout, len(lines)) == (1, "MemoryJournal\n", 1), done
-    assert "pip install 'rallypoint[etcd]'" in lines[0]
+    assert "pip install aetcd" in lines[0]

@@ -148,7 +148,7 @@ def require_cryptography() -> None:
         CommandFailed: it is not; the text says how to install it.
     """
     if find_spec("cryptography") is None:
-        text = 'certificates need the package cryptography: pip install "rallypoint[certs]"'
+        text = "certificates need the package cryptography: pip install cryptography"
         raise CommandFailed(text)
 
 

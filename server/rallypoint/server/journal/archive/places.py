@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from rallypoint.server.journal.archive import sqlite
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards, without_shards
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.journal.open import require_etcd_client
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 SQLITE = "sqlite:"
@@ -27,7 +26,7 @@ def read(state: str, job_id: str = "") -> Contents:
         JournalFailed: when there are none, or the system refuses.
     """
     if state.startswith(ETCD):
-        _require_client()
+        require_etcd_client()
         from rallypoint.server.journal.archive import etcd
 
         return etcd.read(state, job_id)
@@ -68,7 +67,7 @@ def fill(state: str, contents: Contents) -> None:
         JournalFailed: when there is a journal, or the system refuses.
     """
     if state.startswith(ETCD):
-        _require_client()
+        require_etcd_client()
         from rallypoint.server.journal.archive import etcd
 
         etcd.fill(state, contents)
@@ -81,8 +80,3 @@ def _path_of(state: str) -> str:
     if path == state or not path:
         raise JournalFailed(f"{state!r} is not {KINDS}: there is nothing to read or write")
     return path
-
-
-def _require_client() -> None:
-    if find_spec("aetcd") is None:
-        raise JournalFailed("a journal in etcd needs a client: pip install 'rallypoint[etcd]'")
