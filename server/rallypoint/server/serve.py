@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 from msgspec import Struct
@@ -17,6 +18,7 @@ from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.hosting.idle import UntilIdle, await_idle
+from rallypoint.server.hosting.leaving import leave
 from rallypoint.server.hosting.listening import CannotListen, bind
 from rallypoint.server.hosting.protecting import (
     Protected,
@@ -37,6 +39,7 @@ from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
+from rallypoint.wire.last_runs import choose_name
 
 __all__ = [
     "CannotListen",
@@ -149,23 +152,31 @@ async def _serving(
     await server.start()
     await health.set_serving(True)
     idle: asyncio.Future[str] | None = None
+    leaves = partial(leave, shard, choose_name(port))
     async with Background(failed) as background:
         background.start(_run(shard, health))
         if settings.until_idle is not None:
             idle = asyncio.get_running_loop().create_future()
-            background.start(_watch(shard, settings.until_idle, idle))
+            background.start(_watch(shard, settings.until_idle, idle, leaves))
         try:
             yield Running(port, failed, idle)
         finally:
             background.expect_ends()
+            if idle is not None and not failed.done():
+                await leaves()
             await health.set_serving(False)
             await server.stop(STOP_GRACE_S)
 
 
-async def _watch(shard: Shard, until: UntilIdle, idle: asyncio.Future[str]) -> None:
+async def _watch(
+    shard: Shard,
+    until: UntilIdle,
+    idle: asyncio.Future[str],
+    leaves: Callable[[], Awaitable[None]],
+) -> None:
     """Note why the coordinator is not needed any more, when it is not; its journal can go."""
     try:
-        why = await await_idle(shard.read, shard.changed, until)
+        why = await await_idle(shard.read, shard.changed, until, leaves)
     except CoordinatorEnded:
         pass  # the failure of the shard ends the coordinator
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.wire.last_runs import FOLDER
 from support.operator.broken import listening
-from support.processes.commands import COORDINATOR, NODE_AGENT, Command, describe
+from support.processes.commands import COORDINATOR, NODE_AGENT, SCRIPTS, Command, describe
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
 
+RALLYPOINT = str(SCRIPTS / "rallypoint")
 REFUSED = "node-agent: the coordinator refused:"
 
 
@@ -37,6 +40,10 @@ def job_name(world: World) -> str:
     return f"port-{world.target.rpartition(':')[2]}"
 
 
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def coordinators(world: World) -> list[int]:
     return [pid for pid in world.marked() if " coordinator --host" in describe(pid)]
 
@@ -48,7 +55,7 @@ def finish(world: World, agents: list[Command], round: int = 1) -> None:
 
     assert [agent.wait() for agent in agents] == [0, 0]
     assert world.left() == []
-    assert list((world.folder / "state" / "rallypoint").iterdir()) == []
+    assert kept(world.folder / "state" / "rallypoint") == [FOLDER]
 
 
 def test_job_brings_its_coordinator(world: World) -> None:
@@ -81,6 +88,35 @@ def test_coordinator_outlives_its_agent_and_is_started_again(world: World) -> No
 
     assert [agent.events("round_stopped")[2:] for agent in agents] == [[], []]
     finish(world, agents, round=2)
+
+
+def test_what_a_job_was_is_read_when_its_coordinator_has_ended(world: World) -> None:
+    """Its verdict, its events and its state, in both formats; a line says where that is from."""
+    agents = [start(world, name, "--rdzv-id=digits") for name in ("a", "b")]
+    world.mailbox.workers(2)[1].tell("exit", "3")
+    assert [agent.wait() for agent in agents] == [1, 1]
+
+    def ask(*words: str) -> tuple[str, str]:
+        done = world.run(RALLYPOINT, *words, "-c", world.target)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    for words in (["verdict", "digits"], ["status", "digits"], ["status", "digits", "-w"]):
+        text, note = ask(*words)
+        assert "failed first: exit code 3" in " ".join(text.split())
+        assert note.startswith(f"no coordinator answers at {world.target}: connection refused; ")
+        assert "this is what it left when job digits ended " in note
+    assert "run closed" in ask("events", "digits", "-f")[0]
+    assert json.loads(ask("verdict", "digits", "-o", "json")[0])["verdict"]["nodeName"] == "b"
+    assert json.loads(ask("status", "digits", "-o", "json")[0])["outcome"] == "OUTCOME_FAILED"
+    kinds = json.loads(ask("events", "--kind", "run-closed", "-o", "json")[0])
+    assert [event["jobId"] for event in kinds] == ["digits"]
+    assert "digits" in ask("jobs")[0]
+    assert "it has ended (failed)" in ask("explain", "digits")[0]
+    for unknown, target in (("digits", "127.0.0.1:1"), ("other", world.target)):
+        done = world.run(RALLYPOINT, "status", unknown, "-c", target)
+        assert (done.returncode, done.stdout) == (69, "")
+        assert done.stderr.startswith("rallypoint status: error: no coordinator answers at ")
 
 
 def lose(world: World, **variables: str) -> Command:
@@ -229,14 +265,14 @@ def test_home_that_is_read_only(world: World) -> None:
     agents = [start(world, name, XDG_STATE_HOME="/proc/nowhere") for name in ("a", "b")]
     workers = world.mailbox.workers(2)
     started = [event for agent in agents for event in agent.events("coordinator_started")]
-    kept = world.folder / f"rallypoint-{os.getuid()}"
+    temporary = world.folder / f"rallypoint-{os.getuid()}"
     for worker in workers:
         worker.tell("exit", "0")
 
-    assert {Path(event["log"]).parent.parent for event in started} == {kept}
+    assert {Path(event["log"]).parent.parent for event in started} == {temporary}
     assert [agent.wait() for agent in agents] == [0, 0]
     assert world.left() == []
-    assert list(kept.iterdir()) == []
+    assert kept(temporary) == [FOLDER]
 
 
 @pytest.mark.long
@@ -258,7 +294,7 @@ def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0, 0]
     assert world.left() == []
-    assert list((world.folder / "state" / "rallypoint").iterdir()) == []
+    assert kept(world.folder / "state" / "rallypoint") == [FOLDER]
 
 
 @pytest.mark.long
@@ -328,4 +364,4 @@ def test_interrupted_job_leaves_nothing(world: World) -> None:
 
     assert [agent.wait() for agent in agents] == [130, 130]
     assert world.left() == []
-    assert list((world.folder / "state" / "rallypoint").iterdir()) == []
+    assert kept(world.folder / "state" / "rallypoint") == [FOLDER]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from rallypoint.v1 import job_pb2
+from rallypoint.wire.last_runs import FOLDER
 from support.hosted.lines import Line
 from support.machines.netns import Network
 from support.processes.commands import NODE_AGENT, Command, describe
@@ -117,4 +118,4 @@ class Pair:
     def folders(self) -> list[str]:
         """Return what hosted coordinators have left in the state folder."""
         kept = self.world.folder / "state" / "rallypoint"
-        return sorted(os.listdir(kept)) if kept.exists() else []
+        return sorted(set(os.listdir(kept)) - {FOLDER}) if kept.exists() else []

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.common import Common
-from rallypoint.cli.operator.failures import CommandFailed
+from rallypoint.cli.operator.failures import CommandFailed, NotReached
 from rallypoint.cli.operator.output import Output
 
 if TYPE_CHECKING:
     from rallypoint.cli.operator.connection import Target
+    from rallypoint.cli.operator.reads.left import LeftJobs
     from rallypoint.client import Client
     from rallypoint.client.errors import RallypointError
     from rallypoint.wire.access import Access
+
+LEFT_SHOWN = 3
+"""Jobs that are named in place of one that was not found."""
 
 
 class Invocation:
@@ -69,6 +73,30 @@ class Invocation:
             self.check_reachable()
             self._client = self.open_client(self.timeout_s)
         return self._client
+
+    def reader(self, job_id: str = "") -> Client | LeftJobs:
+        """Return the client, or what the coordinator has left when nothing answers.
+
+        Args:
+            job_id: the job to read; empty: all.
+
+        Raises:
+            CommandFailed: the coordinator is named wrongly; or nothing answers there, and it has
+                left nothing about that job.
+        """
+        try:
+            return self.client
+        except NotReached as error:
+            from rallypoint.cli.operator.reads.left import find_left
+
+            left = find_left(self.target.endpoints)
+            if not left.jobs:
+                raise
+            if job_id and job_id not in left.jobs:
+                jobs = ", ".join(list(left.jobs)[:LEFT_SHOWN])
+                raise NotReached(f"{error}; it has left no job {job_id}, but {jobs}") from None
+            self.output.note(f"{error}; {left.describe(job_id)}")
+            return left
 
     def explain(self, error: RallypointError) -> str:
         """Return the text of an error, with the next step; it may ask for near names."""

@@ -81,13 +81,19 @@ def _find_untold(job: Job) -> list[NodeName]:
     return [name for name, one in latest.items() if one.reason is RoundReason.NODE_LOST]
 
 
-async def await_idle(read: Read, changed: Callable[[], asyncio.Event], until: UntilIdle) -> str:
+async def await_idle(
+    read: Read,
+    changed: Callable[[], asyncio.Event],
+    until: UntilIdle,
+    leave: Callable[[], Awaitable[None]] | None = None,
+) -> str:
     """Return why the coordinator is not needed any more, one line, when it is not.
 
     Args:
         read: reads its state.
         changed: returns an event that the next change of its state sets.
         until: how it ends.
+        leave: writes what stays of its jobs; called when it begins to linger.
     """
     end_s = time.monotonic() + until.unused_ms / 1000
     first, touch_s, has_served = await read(find_use), 0.0, False
@@ -104,6 +110,8 @@ async def await_idle(read: Read, changed: Callable[[], asyncio.Event], until: Un
         lingers = not use.is_needed and has_served and bool(use.untold)
         if lingers != (told_s is not None):
             told_s = now_s + until.linger_ms / 1000 if lingers else None
+            if lingers and leave is not None:
+                await leave()
             await _note_lingering(until, use.untold, lingers=lingers)
         if not use.is_needed and has_served and (told_s is None or now_s >= told_s):
             return _describe_end(use.untold)

@@ -46,10 +46,11 @@ def events(
     The coordinator keeps the latest 512 events of each job, also of those that are gone. With
     --output json they are an array, or with --follow an object on each line.
     """
+    from rallypoint.cli.operator.reads.left import LeftJobs
     from rallypoint.cli.operator.views.events import describe_event, hang
 
     numbers = [_read_kind(text) for text in kinds or ()]
-    output, client = invocation.output, invocation.client
+    output, client = invocation.output, invocation.reader(job)
     pages = client.list_events(job, kinds=numbers)
     kept = deque(pages, maxlen=last)
 
@@ -66,10 +67,11 @@ def events(
 
     for event in kept:
         show(event)
-    if not follows:
+    if not follows or isinstance(client, LeftJobs):
         if not kept and last != 0:
             output.note(f"no events of {job}" if job else "no events")
         return
+    assert not isinstance(pages, list)
     page = pages.latest
     with client.watch_events(job, kinds=numbers, after=page.position or page.last_sequence) as new:
         for event in new:

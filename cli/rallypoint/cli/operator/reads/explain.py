@@ -27,7 +27,7 @@ def explain(
     """
     from rallypoint.cli.operator.views.explaining import render_waiting
 
-    found = invocation.client.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
+    found = invocation.reader(job).get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
     if invocation.output.is_json:
         waiting = found.waiting if found.HasField("waiting") else None
         invocation.output.print_json({"jobId": found.job_id, "waiting": waiting})

@@ -32,7 +32,7 @@ def jobs(
     from rallypoint.cli.operator.views.words import OPEN_PHASES, describe_job
 
     phases = OPEN_PHASES if is_open else ()
-    found = list(invocation.client.list_jobs(prefix=prefix, phases=phases))
+    found = list(invocation.reader().list_jobs(prefix=prefix, phases=phases))
     which = f" whose names begin with {prefix!r}" if prefix else ""
     empty = f"{invocation.target.endpoints} has no jobs{which}"
     invocation.output.print_list(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from rallypoint.cli.operator.reads.left import LeftJobs
 from rallypoint.client.errors import UnknownNode
 from rallypoint.v1 import job_pb2, node_pb2
 
@@ -37,13 +38,15 @@ class Snapshot(Struct, frozen=True):
     """All of them, or those that are worth showing."""
 
 
-def take_snapshot(client: Client, job_id: str, *, is_whole: bool = False) -> Snapshot:
+def take_snapshot(client: Client | LeftJobs, job_id: str, *, is_whole: bool = False) -> Snapshot:
     """Read a job; `is_whole`: with all nodes, however many.
 
     Raises:
         RallypointError: there is no such job, or it may not be read.
     """
     job = client.get_job(job_id, view=job_pb2.JOB_VIEW_BASIC).job
+    if isinstance(client, LeftJobs):
+        return Snapshot(job, job.nodes)
     if job.node_count <= WHOLE_MAX:
         job = client.get_job(job_id).job
         return Snapshot(job, job.nodes)

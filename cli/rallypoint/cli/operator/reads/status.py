@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 from rallypoint.v1 import job_pb2
+
+if TYPE_CHECKING:
+    from rallypoint.cli.operator.reads.left import LeftJobs
+    from rallypoint.client import Client
 
 NODES_SHOWN = 20
 ROUNDS_SHOWN = 5
@@ -38,27 +42,33 @@ def status(
     With --watch the view is live on a terminal; elsewhere it prints a line for each change, or with
     --output json an object.
     """
+    from rallypoint.cli.operator.reads.left import LeftJobs
     from rallypoint.cli.operator.reads.snapshot import take_snapshot
     from rallypoint.cli.operator.views.status import Extent, render_status
 
     extent = Extent(nodes=None if shows_all else NODES_SHOWN, rounds=rounds)
-    if is_watch:
+    reader = invocation.reader(job)
+    if is_watch and not isinstance(reader, LeftJobs):
         from rallypoint.cli.operator.reads.live import watch
 
         watch(invocation, job, extent)
         return
     if invocation.output.is_json:
-        invocation.output.print_json(_read_whole(invocation, job))
+        invocation.output.print_json(_read_whole(reader, job))
         return
-    found = take_snapshot(invocation.client, job, is_whole=shows_all)
+    found = take_snapshot(reader, job, is_whole=shows_all)
     invocation.output.print(render_status(found.job, found.nodes, extent))
 
 
-def _read_whole(invocation: Invocation, job_id: str) -> job_pb2.Job:
+def _read_whole(client: Client | LeftJobs, job_id: str) -> job_pb2.Job:
     """Return a job with all its nodes."""
-    job = invocation.client.get_job(job_id).job
-    if job.node_count > len(job.nodes):  # more than a message holds
-        nodes = list(invocation.client.list_nodes(job_id))
+    from rallypoint.cli.operator.reads.left import LeftJobs
+
+    job = client.get_job(job_id).job
+    if not isinstance(client, LeftJobs) and job.node_count > len(
+        job.nodes
+    ):  # more than a message holds
+        nodes = list(client.list_nodes(job_id))
         del job.nodes[:]
         job.nodes.extend(nodes)
     return job

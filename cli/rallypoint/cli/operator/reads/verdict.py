@@ -52,10 +52,11 @@ def _find(
     Raises:
         NotFound: there is no such run, or it is forgotten.
     """
-    latest = invocation.client.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
+    reader = invocation.reader(job)
+    latest = reader.get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
     if run in (None, latest.run):
         return latest.run, latest.outcome, latest.verdict if latest.HasField("verdict") else None
-    for one in invocation.client.list_runs(job):
+    for one in reader.list_runs(job):
         if one.run == run:
             return run, one.outcome, one.verdict if one.HasField("verdict") else None
     raise NotFound(f"{job} has no run {run}; the latest is run {latest.run}")
