@@ -46,7 +46,10 @@ VOLATILE = frozenset(
 )
 """Fields of a job that only say what it does at the moment; rounds are compared separately."""
 VOLATILE_OF_ROUNDS = frozenset(
-    {"notices_sent", "step", "last_exit_ms", "imported", "process_group"}
+    {
+        *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
+        *("last_exit_ms", "imported", "process_group"),
+    }
 )
 KEPT_OF_NODES = (
     "identity",
