@@ -112,7 +112,8 @@ def test_what_a_job_was_is_read_when_its_coordinator_has_ended(world: World) -> 
     kinds = json.loads(ask("events", "--kind", "run-closed", "-o", "json")[0])
     assert [event["jobId"] for event in kinds] == ["digits"]
     assert "digits" in ask("jobs")[0]
-    assert "it has ended (failed)" in ask("explain", "digits")[0]
+    told = " ".join(ask("explain", "digits")[0].split())
+    assert f"it has ended (failed); see why: rallypoint -c {world.target} verdict digits" in told
     for unknown, target in (("digits", "127.0.0.1:1"), ("other", world.target)):
         done = world.run(RALLYPOINT, "status", unknown, "-c", target)
         assert (done.returncode, done.stdout) == (69, "")

@@ -120,14 +120,21 @@ HINDERED = {
 }
 """How the words for a state begin, and what to do if a node tells something else that keeps it."""
 
+PROGRAM = "rallypoint"
 
-def render_waiting(job: job_pb2.Job) -> RenderableType:
-    """Return what a job waits for, until when, for which nodes, and what to do about it."""
+
+def render_waiting(job: job_pb2.Job, program: str = PROGRAM) -> RenderableType:
+    """Return what a job waits for, until when, for which nodes, and what to do about it.
+
+    Args:
+        job: the job.
+        program: how the commands begin that it recommends.
+    """
     from rich.console import Group
     from rich.text import Text
 
     if not job.HasField("waiting"):
-        return Group(_describe_none(job), *_show_timeline(job))
+        return Group(_describe_none(job, program), *_show_timeline(job))
     waiting = job.waiting
     advice = KINDS.get(waiting.kind, Advice())
     text = (clean(_shorten(waiting.text)), "yellow")
@@ -136,14 +143,14 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     if waiting.HasField("time_left"):
         then = f"; then {advice.then}" if advice.then else ""
         parts.append(Text(f"It waits at most {describe_duration(waiting.time_left)} more{then}."))
-    rows = [_row(job, one) for one in waiting.nodes]
+    rows = [_row(job, one, program) for one in waiting.nodes]
     if rows:
         parts += [Text(), make_table(COLUMNS, rows, flexible="WHAT TO DO")]
     more = _count_awaited(job) - len(rows)
     if rows and more > 0:
         parts.append(Text(f"and {describe_count(more, 'more node')}", style="dim"))
     if advice.todo:
-        parts += [Text(), Text(clean(advice.todo.replace("{job}", job.job_id)))]
+        parts += [Text(), Text(clean(_fill(advice.todo, job, program)))]
     return Group(*parts)
 
 
@@ -165,10 +172,14 @@ def _shorten(text: str) -> str:
     return text[: min((at for at in map(text.find, TAILS) if at > 0), default=len(text))]
 
 
-def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode) -> Sequence[object]:
+def _fill(todo: str, job: job_pb2.Job, program: str) -> str:
+    return todo.replace(f"{PROGRAM} ", f"{program} ").replace("{job}", job.job_id)
+
+
+def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode, program: str) -> Sequence[object]:
     state = word(job_pb2.AwaitedState.Name, node.state, "AWAITED_STATE_")
     since = describe_duration(node.in_state_for) if node.HasField("in_state_for") else "-"
-    todo = NODES.get(node.state, "").replace("{job}", job.job_id).replace("{node}", node.name)
+    todo = _fill(NODES.get(node.state, ""), job, program).replace("{node}", node.name)
     words, otherwise = HINDERED.get(node.state, ("", ""))
     if node.text and not node.text.startswith(words):
         todo = f"{node.text}; {otherwise}"
@@ -188,14 +199,14 @@ def _show_timeline(job: job_pb2.Job) -> list[RenderableType]:
     return [Text(), Text(title), table]
 
 
-def _describe_none(job: job_pb2.Job) -> Text:
+def _describe_none(job: job_pb2.Job, program: str) -> Text:
     from rich.text import Text
 
     state = describe_state(job.phase, job.outcome)
     if job.phase == job_pb2.JOB_PHASE_CLOSED:
         what = "its last failure" if job.outcome == job_pb2.OUTCOME_SUCCEEDED else "why"
         is_known = job.HasField("verdict")
-        why = f"; see {what}: rallypoint verdict {job.job_id}" if is_known else ""
+        why = f"; see {what}: {program} verdict {job.job_id}" if is_known else ""
         return Text(clean(f"{job.job_id} waits for nothing: it has ended ({state}){why}"))
     text = f"{job.job_id} waits for nothing that the coordinator knows of"
     if not job.HasField("round"):
