@@ -73,12 +73,18 @@ def find_use(state: State, now_ms: int) -> Use:
 def _find_untold(job: Job) -> list[NodeName]:
     """Return the lost nodes that do not know how the latest run of a job has ended.
 
-    One that has come back to learn it has departed once more.
+    One that has come back to learn it has departed once more. One in whose place another node has
+    come, such as the next agent of its host, is not awaited.
     """
     if job.outcome in (None, Outcome.ABANDONED):  # all were lost, for longer than nodes wait
         return []
     latest = {departure.name: departure for departure in job.lost}
-    return [name for name, one in latest.items() if one.reason is RoundReason.NODE_LOST]
+    has_room = len(job.slots) < job.spec.max_nodes
+    return [
+        name
+        for name, one in latest.items()
+        if one.reason is RoundReason.NODE_LOST and (has_room or name in job.slots)
+    ]
 
 
 async def await_idle(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.server.core.model.ids import NodeName
+from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.hosting.idle import UntilIdle, Use, await_idle, find_use, touch_file
 from rallypoint.server.journal.interface import JournalInUse
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
@@ -196,9 +197,9 @@ def test_run_that_all_nodes_have_left_is_needed_until_it_is_abandoned() -> None:
 @pytest.mark.parametrize("nodes", [2, 40])
 def test_lost_node_is_untold_until_it_has_come_back(nodes: int) -> None:
     """However many others have left since; a run that was abandoned had no one to tell."""
-    bench = Bench()
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=nodes + 2))
     names = [f"n{number}" for number in range(nodes)]
-    lost, *others = bench.run_round(*names, "spare")
+    lost, *others = bench.run_round(*names, "last")
     lost.break_off()
     bench.advance(10_000)
     bench.obey(*others)
@@ -209,3 +210,21 @@ def test_lost_node_is_untold_until_it_has_come_back(nodes: int) -> None:
     assert find_use(bench.state, 0) == Use(
         find_use(bench.state, 0).revision, is_needed=False, untold=(NodeName("n0"),)
     )
+
+
+def test_lost_node_that_was_replaced_is_not_awaited() -> None:
+    """Such as a killed agent, when the next one of its host has another name."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
+    lost, kept = bench.run_round("a", "b")
+    lost.break_off()
+    bench.advance(10_000)
+    bench.obey(kept)
+    (new,) = bench.join("a-2")
+    bench.obey(kept, new)
+    for agent in (kept, new):
+        agent.succeed()
+    for agent in (kept, new):
+        agent.goodbye()
+
+    assert find_use(bench.state, 0).untold == ()
+    assert not find_use(bench.state, 0).is_needed
