@@ -66,10 +66,14 @@ def compute_flags() -> list[str]:
     return [*isolation, *written, *(["-X", "utf8"] if sys.flags.utf8_mode else [])]
 
 
+def hear_python_path() -> None:
+    """Let this process import plug-ins from PYTHONPATH. Its own modules are found first."""
+    sys.path += [path for path in _split_python_path() if path not in sys.path]
+
+
 def list_workers_path() -> list[str]:
     """Return the folders where a worker with this very interpreter may find modules."""
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [*filter(None, named), site.getusersitepackages(), *sys.path]
+    return [*_split_python_path(), site.getusersitepackages(), *sys.path]
 
 
 def _is_changed() -> bool:
@@ -85,5 +89,8 @@ def _is_command() -> bool:
 
 
 def _list_python_path() -> set[str]:
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {os.path.realpath(path) for path in paths if path}
+    return set(map(os.path.realpath, _split_python_path()))
+
+
+def _split_python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

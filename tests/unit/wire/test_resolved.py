@@ -13,7 +13,9 @@ from support.machines.resolver import LIMIT_S, Resolver, install
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
-    yield install(monkeypatch)
+    made = install(monkeypatch)
+    yield made
+    made.release_all()
     names.forget()
 
 

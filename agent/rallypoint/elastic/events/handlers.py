@@ -20,6 +20,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.base.interpreter import hear_python_path
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _find_plugins() -> dict[str, EntryPoint]:
     """Return the entry points of both groups, by name."""
     from importlib import metadata  # slow to import, and few programs need it
 
+    hear_python_path()
     points: dict[str, EntryPoint] = {}
     for group in GROUPS:
         for point in metadata.entry_points(group=group):

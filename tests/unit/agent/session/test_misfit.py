@@ -38,6 +38,7 @@ def node_with_two() -> tuple[Agent, Workers]:
         outcome_timeout_ms=60_000,
         fence_ms=0,
         coordinator="127.0.0.1:1",
+        address=None,
         job_id="job",
         node_name="n0",
         is_standalone=False,

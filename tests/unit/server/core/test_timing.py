@@ -132,7 +132,7 @@ def test_return_on_a_suspected_path(spec: JobSpec, return_ms: int) -> None:
         agent.break_off()
     waiting = bench.the_wait()
     assert WaitKind.NETWORK_SUSPECTED is waiting.kind
-    assert f"a lease of {return_ms / 1000:g} s to reconnect" in waiting.text
+    assert f"a lease of {return_ms / 1000:g} s to return" in waiting.text
 
     bench.advance(return_ms - 1)
     assert (Phase.RUNNING, []) == (bench.job().phase, lost(bench, "job"))
