@@ -178,7 +178,8 @@ class Crew:
         is_running = job.phase == job_pb2.JOB_PHASE_RUNNING
         is_started = is_running and job.round.HasField("started_after")
         # A coordinator that has just begun shows workers once their agents have reported them.
-        is_whole = len(job.nodes) == len(self.model.members) and not job.HasField("waiting")
+        waits = job.waiting.kind not in (job_pb2.WAIT_KIND_UNSPECIFIED, job_pb2.WAIT_KIND_BARRIER)
+        is_whole = len(job.nodes) == len(self.model.members) and not waits
         is_whole = is_whole and all(node.attached for node in job.nodes)
         return is_started and job.round.header.number >= self.model.round and is_whole
 

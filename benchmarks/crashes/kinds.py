@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from crashes.crew import LIMIT_S, Crew
 from crashes.model import Blame
+from rallypoint.base.exit_codes import EXIT_CANCELLED
 from rallypoint.v1 import round_pb2
 
 
@@ -197,7 +198,7 @@ class Ending(Crew):
         """Cancel the run as an operator."""
         run = self.model.run
         self.call(lambda: self.stage.client.cancel_job(self.job_id, run=run, reason="planned"))
-        self.dismiss(self.model.members, 1)
+        self.dismiss(self.model.members, EXIT_CANCELLED)
         blame = Blame("CANCELLED", "", "ENDED")
         self.model.end_round("CLOSED")
         self.model.close("CANCELLED", blame)

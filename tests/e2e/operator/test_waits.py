@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from rallypoint.base.exit_codes import EXIT_CANCELLED
 from support.processes.commands import SCRIPTS
 from support.processes.jobs import is_started
 from support.processes.terminal import CTRL_C, Terminal
@@ -53,7 +54,7 @@ def test_changes_are_awaited(world: World) -> None:
     assert [node.name for node in world.jobs.get(job).nodes] == ["a"]
     assert agents[1].wait() == 0
 
-    late = run(world, "resize", job, "3", "--wait-timeout", "0.5")
+    late = run(world, "resize", job, "3", "--force", "--wait-timeout", "0.5")
     assert late.returncode == 4, late.stderr
     assert "not done after 500ms" in late.stderr
     assert late.stderr.endswith(f"; the change continues: rallypoint status {job}\n")
@@ -63,7 +64,7 @@ def test_changes_are_awaited(world: World) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     summary = json.loads(ended.stdout)["job"]
     assert (summary["outcome"], summary["nodeCount"]) == ("OUTCOME_CANCELLED", 0)
-    assert agents[0].wait() == 1
+    assert agents[0].wait() == EXIT_CANCELLED
 
 
 def test_ctrl_c_ends_the_wait_alone(world: World) -> None:
@@ -72,7 +73,7 @@ def test_ctrl_c_ends_the_wait_alone(world: World) -> None:
     world.agent("a", *FLAGS, nnodes="1:2").wait_event("coordinator_reached")
     world.jobs.wait(job, lambda found: is_started(found, found.round.header.number))
     env = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    argv = [RALLYPOINT, "resize", job, "2", "--wait", "-c", world.target]
+    argv = [RALLYPOINT, "resize", job, "2", "--force", "--wait", "-c", world.target]
     with Terminal(argv, world.env(env), world.folder) as terminal:
         world.jobs.wait(
             job, lambda found: found.spec.min_nodes == 2 and not found.HasField("round")

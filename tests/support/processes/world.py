@@ -113,13 +113,15 @@ class World:
         done.stderr = "".join(f"{line}\n" for line in shown)
         return done
 
-    def coordinator(self, port: int, *flags: str) -> Command:
+    def coordinator(
+        self, port: int, *flags: str, program: Sequence[str | Path] = (COORDINATOR,)
+    ) -> Command:
         """Start a coordinator of this test's own, and talk to it from now on.
 
         It has no memory unless `flags` give it one: most tests are about what agents bring back.
         """
         state = () if any(flag.startswith("--state") for flag in flags) else ("--state=memory",)
-        argv = [COORDINATOR, "--host=127.0.0.1", f"--port={port}", *state, *flags]
+        argv = [*map(str, program), "--host=127.0.0.1", f"--port={port}", *state, *flags]
         command = self.start("coordinator", argv)
         self.target = command.stdout_line().removeprefix("listening on ")
         self.jobs.channel.close()

@@ -30,6 +30,8 @@ from rallypoint.base.addresses import is_loopback
 from rallypoint.base.interpreter import compute_flags
 from rallypoint.wire.access import TOKEN_VARIABLE
 
+LINGER_VARIABLE = "RALLYPOINT_LINGER"
+"""How long a coordinator waits for lost nodes of a job that is over."""
 END_S_MAX = 1.0
 """How long the end of a process that was killed is waited for."""
 YIELD_S_MAX = 3.0
@@ -70,7 +72,7 @@ class HostedProcess:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=os.environ | ({TOKEN_VARIABLE: token} if token else {}),
+                env=_environment(token),
                 start_new_session=True,
             )
         finally:
@@ -117,6 +119,17 @@ class HostedProcess:
     def wait(self, limit_s: float) -> bool:
         """Wait for its end; return whether it came within the limit."""
         return await_any_exit((self.pid,), round(limit_s * 1000)) and self.has_ended()
+
+
+def _environment(token: str) -> dict[str, str]:
+    """Return the environment of a coordinator.
+
+    It lingers for no lost nodes in a step of Slurm, which ends whatever an agent leaves behind: it
+    would leave its journal.
+    """
+    ends_with_agent = "SLURM_STEP_ID" in os.environ
+    linger = {LINGER_VARIABLE: os.environ.get(LINGER_VARIABLE, "0")} if ends_with_agent else {}
+    return os.environ | linger | ({TOKEN_VARIABLE: token} if token else {})
 
 
 def end_lingering(port: int) -> None:
