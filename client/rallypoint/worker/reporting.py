@@ -77,7 +77,7 @@ class ProgressReports:
         self._report: Any = None
         """The latest report: a future."""
         self._failures = 0
-        """Reports in a row that no one has heard."""
+        """Reports of the last step that no one has heard."""
         self._is_timed = False
         """`_again` will be called: training may reach no further step, and the last one counts."""
         self._is_over = False
@@ -88,6 +88,7 @@ class ProgressReports:
         with self._lock:
             if step > self._step:
                 self._step, self._reached_s = step, self._now_s()
+                self._failures = 0
             self._send_in_time()
 
     def flush(self) -> None:
@@ -137,10 +138,12 @@ class ProgressReports:
             if _has_succeeded(report, 0.0):
                 self._failures = 0
             elif report.code() in AWAY and self._failures < len(PAUSES_S):
-                self._next_s = self._now_s() + compute_pause_s(self._failures)
+                pause_s = compute_pause_s(self._failures)
                 self._failures += 1
                 self._sent = 0
-                self._send_in_time()
+                if not self._is_timed:  # further steps do not wait for this
+                    self._is_timed = True
+                    self._wait(pause_s, self._again)
 
 
 class MilestoneReports:

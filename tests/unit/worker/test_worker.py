@@ -24,7 +24,7 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
 from rallypoint.worker import session as sessions
-from rallypoint.worker.reporting import PAUSES_S, ProgressReports
+from rallypoint.worker.reporting import INTERVAL_S, PAUSES_S, ProgressReports
 from support.clients.scripted import BROKEN, Caller
 from support.clients.scripts import LIMIT_S, run, run_worker
 
@@ -314,6 +314,19 @@ def test_last_step_outlives_an_absence_of_the_coordinator() -> None:
     client.let_pass(60.0)
 
     assert [7] * (len(PAUSES_S) + 1) == client.steps
+
+
+def test_further_steps_do_not_wait_for_repetitions() -> None:
+    """While training goes on, a coordinator that is back learns it within two intervals."""
+    client = Reports()
+    reports = client.make()
+    for step in range(1, 31):
+        reports.note(step)
+        if not client.reports[-1].done():
+            client.reports[-1].end(grpc.StatusCode.UNAVAILABLE)
+        client.let_pass(INTERVAL_S)
+
+    assert len(client.steps) >= 15
 
 
 def test_refused_step_is_not_repeated() -> None:
