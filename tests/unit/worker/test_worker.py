@@ -317,7 +317,7 @@ def test_last_step_outlives_an_absence_of_the_coordinator() -> None:
 
 
 def test_further_steps_do_not_wait_for_repetitions() -> None:
-    """While training goes on, a coordinator that is back learns it within two intervals."""
+    """Reports continue each second while the coordinator is away, so it is soon told."""
     client = Reports()
     reports = client.make()
     for step in range(1, 31):
