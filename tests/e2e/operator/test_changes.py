@@ -51,7 +51,7 @@ def test_a_job_is_changed_from_a_shell(world: World) -> None:
         f"{job}: round {first} is being stopped; the next one starts the workers again"
     )
     world.jobs.wait(job, lambda found: is_started(found, first + 1))
-    assert done(world, "restart", job, "--round", str(first)) == (
+    assert refused(world, 1, "restart", job, "--round", str(first)) == (
         f"{job}: round {first + 1} is the latest, not {first}; nothing was done"
     )
     assert done(world, "resize", job, "2:4", "--max-restarts", "7") == (
@@ -99,10 +99,12 @@ def test_refusals_say_what_to_do(world: World) -> None:
     assert refused(world, 3, "drain", job, "nodea") == (
         f"no node 'nodea' is attached to job {job}; did you mean 'node-a'?"
     )
-    assert refused(world, 3, "restart", "x" * 9).endswith("; list them: rallypoint jobs")
+    assert refused(world, 3, "restart", "x" * 9).endswith(
+        f"; list them: rallypoint -c {world.target} jobs"
+    )
     assert done(world, "cordon", job, "node-b") == (
         f"{job}: node node-b is cordoned; later rounds do not include it; none of this name is "
-        "connected: did you mean 'node-a'?"
+        "connected; did you mean 'node-a'?"
     )
     assert (
         refused(world, 2, "resize", job, "4:2") == "nodes: '4:2' does not satisfy 1 <= MIN <= MAX"
@@ -110,7 +112,7 @@ def test_refusals_say_what_to_do(world: World) -> None:
     assert refused(world, 2, "resize", job) == "give N, MIN:MAX or --max-restarts N"
     assert refused(world, 1, "resize", job, "5") == (
         f"job {job} has 1 of 5 nodes: its workers would stop and wait for more; keep MIN to "
-        "grow as nodes come: rallypoint resize JOB MIN:MAX; or --force"
+        f"grow as nodes come: rallypoint -c {world.target} resize {job} MIN:MAX; or --force"
     )
     assert world.jobs.get(job).round.header.number == 1, "the workers run on"
 

@@ -57,7 +57,9 @@ def test_changes_are_awaited(world: World) -> None:
     late = run(world, "resize", job, "3", "--force", "--wait-timeout", "0.5")
     assert late.returncode == 4, late.stderr
     assert "not done after 500ms" in late.stderr
-    assert late.stderr.endswith(f"; the change continues: rallypoint status {job}\n")
+    assert late.stderr.endswith(
+        f"; the change continues: rallypoint -c {world.target} status {job}\n"
+    )
     assert world.jobs.get(job).spec.min_nodes == 3
 
     ended = run(world, "cancel", job, "--wait", "-o", "json")
@@ -81,6 +83,8 @@ def test_ctrl_c_ends_the_wait_alone(world: World) -> None:
         terminal.wait_for("forming")
         terminal.type(CTRL_C)
         assert terminal.wait() == 130
-        terminal.wait_for(f"the wait is over, and the change continues: rallypoint status {job}")
+        terminal.wait_for(
+            f"the wait is over, and the change continues: rallypoint -c {world.target} status {job}"
+        )
 
     assert world.jobs.get(job).spec.min_nodes == 2

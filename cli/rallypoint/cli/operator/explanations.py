@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rallypoint.cli.operator.hints import recommend
 from rallypoint.client.errors import RallypointError, UnknownJob, UnknownNode
 
 if TYPE_CHECKING:
@@ -19,14 +20,15 @@ NAMES_MAX = 5_000
 SHOWN_MAX = 3
 """Names in one message."""
 
-_NEXT_STEPS = {
-    "SPEC_IMPOSSIBLE": "give both ends: rallypoint resize JOB MIN:MAX",
-    "NODES_MISSING": "keep MIN to grow as nodes come: rallypoint resize JOB MIN:MAX; or --force",
+NEXT_STEPS = {
+    "SPEC_IMPOSSIBLE": "give both ends: {rallypoint} resize {job} MIN:MAX",
+    "NODES_MISSING": "keep MIN to grow as nodes come: {rallypoint} resize {job} MIN:MAX; "
+    "or --force",
     "SPEC_CHANGED": "another operator has changed it: look at it, and try again",
-    "JOB_OPEN": "look at it: rallypoint status JOB",
+    "JOB_OPEN": "look at it: {rallypoint} status {job}",
     "LATER_RUN": "leave out --run for the latest",
-    "ACCESS_TOKEN_MISSING": "check the way: rallypoint doctor",
-    "ACCESS_TOKEN_INVALID": "check the way: rallypoint doctor",
+    "ACCESS_TOKEN_MISSING": "check the way: {rallypoint} doctor",
+    "ACCESS_TOKEN_INVALID": "check the way: {rallypoint} doctor",
     "ACCESS_TOKEN_EXPIRED": "ask for another one: rallypoint token new",
     "ROLE_NOT_ALLOWED": "use the token of such a role: --token-file FILE",
     "JOB_NOT_ALLOWED": "name a job of yours, or use another token: --token-file FILE",
@@ -36,22 +38,24 @@ _NEXT_STEPS = {
     "RUN_OVER": "take that of a worker that runs now: --worker PID",
     "OLD_ROUND": "take that of a worker of the round that runs: --worker PID",
 }
-"""By the constant of a refusal, where the text does not say it."""
+"""By the constant of a refusal, where the text does not say it; as `recommend` takes it."""
 
 
-def explain(error: RallypointError, client: Client | None) -> str:
+def explain(error: RallypointError, client: Client | None, job_id: str = "") -> str:
     """Return the text of an error with the next step.
 
     Args:
         error: of a call.
         client: to look for near names with; None: there was none.
+        job_id: that the command is about; empty: unknown.
     """
     text = str(error)
-    advice = _NEXT_STEPS.get(error.refusal, "")
+    advice = NEXT_STEPS.get(error.refusal, "")
     if client is not None and isinstance(error, UnknownJob):
         advice = suggest_job(client, error.job_id)
     elif client is not None and isinstance(error, UnknownNode):
         advice = suggest_node(client, error.job_id, error.node_name)
+    advice = recommend(advice, job=job_id)
     return f"{text}; {advice}" if advice else text
 
 
@@ -63,7 +67,7 @@ def suggest_job(client: Client, job_id: str) -> str:
         return ""
     if not names:
         return "the coordinator has no jobs"
-    return suggest(job_id, names) or "list them: rallypoint jobs"
+    return suggest(job_id, names) or recommend("list them: {rallypoint} jobs")
 
 
 def suggest_node(client: Client, job_id: str, node_name: str) -> str:
@@ -74,7 +78,9 @@ def suggest_node(client: Client, job_id: str, node_name: str) -> str:
         return ""
     if not names:
         return "the job has no nodes now"
-    return suggest(node_name, names) or f"list them: rallypoint status {job_id}"
+    return suggest(node_name, names) or recommend(
+        "list them: {rallypoint} status {job}", job=job_id
+    )
 
 
 def suggest(wanted: str, names: Iterable[str]) -> str:

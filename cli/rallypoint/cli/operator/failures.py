@@ -18,7 +18,10 @@ EXIT_INTERRUPTED = 130
 
 EXIT_CODES = (
     ("0", "done"),
-    (str(EXIT_FAILED), "the coordinator refused the command, or it failed"),
+    (
+        str(EXIT_FAILED),
+        "the coordinator refused the command, it failed, or --run or --round is not the latest",
+    ),
     (str(EXIT_USAGE), "bad usage"),
     (str(EXIT_NOT_FOUND), "there is no such job, node, key or context"),
     (str(EXIT_TIMED_OUT), "what the command waited for did not happen in time"),

@@ -98,11 +98,11 @@ class Invocation:
             self.output.note(f"{error}; {left.describe(job_id)}")
             return left
 
-    def explain(self, error: RallypointError) -> str:
+    def explain(self, error: RallypointError, job_id: str = "") -> str:
         """Return the text of an error, with the next step; it may ask for near names."""
         from rallypoint.cli.operator.explanations import explain
 
-        return explain(error, self._client)
+        return explain(error, self._client, job_id)
 
     def check_reachable(self) -> None:
         """Read the files about access, connect to the coordinator, and hang up.

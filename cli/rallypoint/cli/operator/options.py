@@ -14,6 +14,7 @@ import typer
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.common import TIMEOUT_S, TIMEOUT_S_MAX, TIMEOUT_S_MIN, Common, Format
 from rallypoint.cli.operator.failures import CommandFailed, exit_code_of
+from rallypoint.cli.operator.hints import reaching_as
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.client.errors import RallypointError
 
@@ -121,13 +122,16 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         given = {one.name: values.pop(one.name) for one in _PARAMETERS}
         _check_timeout(given["timeout"])
-        invocation = Invocation(Common(timeout_s=given.pop("timeout"), **given))
-        try:
-            code = function(invocation, **values)
-        except RallypointError as error:
-            raise CommandFailed(invocation.explain(error), exit_code_of(error)) from error
-        finally:
-            invocation.close()
+        common = Common(timeout_s=given.pop("timeout"), **given)
+        invocation = Invocation(common)
+        with reaching_as(common):
+            try:
+                code = function(invocation, **values)
+            except RallypointError as error:
+                text = invocation.explain(error, values.get("job", ""))
+                raise CommandFailed(text, exit_code_of(error)) from error
+            finally:
+                invocation.close()
         if code:
             raise typer.Exit(code)
 

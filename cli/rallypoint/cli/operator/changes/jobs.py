@@ -48,8 +48,8 @@ def cancel(
 ) -> None:
     """End a job: its workers are stopped, and its agents exit.
 
-    A job that has ended keeps its outcome, so the command may be repeated. --wait: until every
-    agent has left.
+    A job that has ended keeps its outcome, so the command may be repeated. If the latest run is not
+    that of --run, nothing is done, and the exit code is 1. --wait: until every agent has left.
 
     --force: nodes that have missed two heartbeats are not waited for, and new agents may take their
     names at once. Others still end by themselves. It stops no worker on a silent node: if the node
@@ -62,12 +62,11 @@ def cancel(
     answer = invocation.client.cancel_job(
         job, run=run, reason=reason, give_up_silent_nodes=is_forced
     )
-    is_meant = bool(answer.job.job_id) and run in (0, answer.job.run)
-    goal = RunEnds(answer.job.run) if is_meant else None
+    text = describe_cancel(job, run, answer.job, is_forced=is_forced)
+    _check_latest(invocation, answer, text, is_latest=run in (0, answer.job.run))
+    goal = RunEnds(answer.job.run) if answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(
-        invocation, answer, describe_cancel(job, run, answer.job, is_forced=is_forced), goal, wait
-    )
+    _finish(invocation, answer, text, goal, wait)
 
 
 @command
@@ -83,16 +82,18 @@ def restart(
 ) -> None:
     """Stop the workers of a job and start them again, without charging a restart.
 
-    Between rounds it ends the pause. --wait: until the workers of the next round run.
+    Between rounds it ends the pause. If the latest round is not that of --round, nothing is done,
+    and the exit code is 1. --wait: until the workers of the next round run.
     """
     from rallypoint.cli.operator.changes.goals import RoundStarts
     from rallypoint.cli.operator.changes.words import describe_restart
 
     answer = invocation.client.restart_job(job, round=round, reason=reason)
-    is_meant = bool(answer.job.job_id) and round in (0, answer.job.round)
-    goal = RoundStarts(answer.job.run, answer.job.round) if is_meant else None
+    text = describe_restart(job, round, answer.job)
+    _check_latest(invocation, answer, text, is_latest=round in (0, answer.job.round))
+    goal = RoundStarts(answer.job.run, answer.job.round) if answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
-    _finish(invocation, answer, describe_restart(job, round, answer.job), goal, wait)
+    _finish(invocation, answer, text, goal, wait)
 
 
 @command
@@ -145,6 +146,19 @@ def resize(
     goal = RoundFits(answer.job.run, update) if nodes and answer.job.job_id else None
     wait = read_wait(is_waiting=is_waiting, limit_s=wait_timeout)
     _finish(invocation, answer, describe_resize(job, update, answer.job), goal, wait)
+
+
+def _check_latest(invocation: Invocation, answer: Any, text: str, *, is_latest: bool) -> None:
+    """Fail if the run or round that the user means is not the latest: nothing was done.
+
+    Raises:
+        CommandFailed: with the text.
+    """
+    if is_latest or not answer.job.job_id:
+        return
+    if invocation.output.is_json:
+        invocation.output.print_json(answer)
+    raise CommandFailed(text)
 
 
 def _finish(invocation: Invocation, answer: Any, text: str, goal: Goal | None, wait: Wait) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.cli.operator.changes.goals import Goal, Progress, Standing
 from rallypoint.cli.operator.failures import CommandFailed, TimedOut
+from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.output import Output, clean
 from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow
@@ -59,7 +60,7 @@ def wait_for(invocation: Invocation, job_id: str, goal: Goal, limit_s: float) ->
 
 
 def _where(job_id: str) -> str:
-    return f"rallypoint status {job_id}"
+    return recommend("{rallypoint} status {job}", job=job_id)
 
 
 class _Look:

@@ -28,7 +28,7 @@ def describe_cancel(
         return GONE.format(job=job_id)
     given_up = "; silent nodes are given up" if is_forced else ""
     if run and job.run != run:
-        return f"{job_id}: run {run} was over already; run {job.run} is not touched"
+        return f"{job_id}: run {job.run} is the latest, not {run}; nothing was done"
     if job.outcome == job_pb2.OUTCOME_CANCELLED:
         return f"{job_id}: run {job.run} is cancelled{given_up}{_agents(job)}"
     outcome = describe_state(job.phase, job.outcome)
@@ -91,7 +91,7 @@ def describe_cordon(job_id: str, node: str, near: str, *, is_connected: bool) ->
     text = f"{job_id}: node {node} is cordoned; later rounds do not include it"
     if is_connected:
         return text
-    hint = f": {near}" if near else ""
+    hint = f"; {near}" if near else ""
     return f"{text}; none of this name is connected{hint}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,13 @@ from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
+from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2
+from rallypoint.v1 import job_pb2
+
+if TYPE_CHECKING:
+    from rallypoint.cli.operator.reads.left import LeftJobs
+    from rallypoint.client import Client
 
 PREFIX = "EVENT_KIND_"
 
@@ -54,6 +60,8 @@ def events(
     pages = client.list_events(job, kinds=numbers)
     kept = deque(pages, maxlen=last)
 
+    if not kept and job:
+        _check_known(client, job)
     if output.is_json and not follows:
         output.print_json(list(kept))
         return
@@ -76,6 +84,19 @@ def events(
     with client.watch_events(job, kinds=numbers, after=page.position or page.last_sequence) as new:
         for event in new:
             show(event)
+
+
+def _check_known(client: Client | LeftJobs, job: str) -> None:
+    """Check that there is a job, or was one that has left events.
+
+    Raises:
+        UnknownJob: there is none.
+    """
+    try:
+        client.get_job(job, view=job_pb2.JOB_VIEW_BASIC)
+    except UnknownJob:
+        if not any(client.list_events(job, kinds=())):
+            raise
 
 
 def _read_kind(text: str) -> events_pb2.EventKind.ValueType:

@@ -25,13 +25,11 @@ def explain(
 
     With --output json, it is null for a job that waits for nothing.
     """
-    from rallypoint.cli.operator.views.explaining import PROGRAM, render_waiting
+    from rallypoint.cli.operator.views.explaining import render_waiting
 
     found = invocation.reader(job).get_job(job, view=job_pb2.JOB_VIEW_BASIC).job
     if invocation.output.is_json:
         waiting = found.waiting if found.HasField("waiting") else None
         invocation.output.print_json({"jobId": found.job_id, "waiting": waiting})
     else:
-        given = invocation.common.coordinator
-        program = f"{PROGRAM} -c {given}" if given else PROGRAM
-        invocation.output.print(render_waiting(found, program))
+        invocation.output.print(render_waiting(found))

@@ -8,6 +8,7 @@ import typer
 
 from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import NotFound
+from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 
@@ -52,7 +53,9 @@ def show(
     found = [one for one in every if one.name == name]
     if not found:
         near = suggest(name, [one.name for one in every])
-        hint = near or f"list those where one does: rallypoint barrier list {job}"
+        hint = near or recommend(
+            "list those where one does: {rallypoint} barrier list {job}", job=job
+        )
         raise NotFound(f"no worker of {job} waits at barrier {name!r} now; {hint}")
     if invocation.output.is_json:
         invocation.output.print_json(found)

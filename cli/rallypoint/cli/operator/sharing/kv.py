@@ -17,6 +17,7 @@ import typer
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import CommandFailed, NotFound, TimedOut
+from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 from rallypoint.client.values import Scope
@@ -203,7 +204,7 @@ def _describe_missing(client: Client, job: str, key: str, scope: ScopeName) -> s
     except RallypointError:
         return text
     near = suggest(key, names)
-    return f"{text}; {near or f'list them: rallypoint kv list {job}'}"
+    return f"{text}; {near or recommend('list them: {rallypoint} kv list {job}', job=job)}"
 
 
 def _print_value(value: bytes) -> None:

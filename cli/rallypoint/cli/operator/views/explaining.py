@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.output import clean, make_table
 from rallypoint.cli.operator.views.timelines import COLUMNS as TIMELINE_COLUMNS
 from rallypoint.cli.operator.views.timelines import describe_origin, make_rows
@@ -35,7 +36,7 @@ class Advice(Struct, frozen=True):
     then: str = ""
     """What happens when the time is over; empty: only an event ends the wait."""
     todo: str = ""
-    """What an operator can do; `{job}` is the job."""
+    """What an operator can do, as `recommend` takes it with `{job}`."""
 
 
 KINDS = {
@@ -46,7 +47,7 @@ KINDS = {
     job_pb2.WAIT_KIND_NODES: Advice(
         "the run fails",
         "Start node-agent with this job on another node, or allow a smaller round: "
-        "rallypoint resize {job} MIN:MAX",
+        "{rallypoint} resize {job} MIN:MAX",
     ),
     job_pb2.WAIT_KIND_LAST_CALL: Advice(
         "the round begins with those that are ready",
@@ -58,7 +59,7 @@ KINDS = {
     ),
     job_pb2.WAIT_KIND_BACKOFF: Advice(
         "the next round begins",
-        "Rounds fail again and again without progress. See why: rallypoint verdict {job}",
+        "Rounds fail again and again without progress. See why: {rallypoint} verdict {job}",
     ),
     job_pb2.WAIT_KIND_START: Advice(
         "the round begins again without the nodes that have not started their workers",
@@ -74,7 +75,7 @@ KINDS = {
     ),
     job_pb2.WAIT_KIND_FAREWELL: Advice(
         todo="Agents leave when they know it. Give up those that cannot answer: "
-        "rallypoint cancel {job} --force"
+        "{rallypoint} cancel {job} --force"
     ),
     job_pb2.WAIT_KIND_FENCE: Advice(
         "no worker of the older round runs any more",
@@ -86,11 +87,11 @@ KINDS = {
     ),
     job_pb2.WAIT_KIND_NETWORK_SUSPECTED: Advice(
         "nodes that have not reconnected count as lost",
-        "Check the network between the nodes and the coordinator: rallypoint doctor",
+        "Check the network between the nodes and the coordinator: {rallypoint} doctor",
     ),
     job_pb2.WAIT_KIND_BARRIER: Advice(
         "the barrier fails for all who wait there",
-        "See all barriers, and every rank that is missing: rallypoint barrier list {job}",
+        "See all barriers, and every rank that is missing: {rallypoint} barrier list {job}",
     ),
     job_pb2.WAIT_KIND_SPARE: Advice(
         todo="Nothing to do: a spare replaces a node that leaves or is lost."
@@ -107,12 +108,12 @@ NODES = {
     job_pb2.AWAITED_STATE_BLOCKED: "look at its processes in state D: a file server or a driver",
     job_pb2.AWAITED_STATE_DRAINING: "wait until its workers are done",
     job_pb2.AWAITED_STATE_FENCED: "wait, or end its processes and start its agent again",
-    job_pb2.AWAITED_STATE_QUARANTINED: "see why it failed, then: rallypoint uncordon {job} {node}",
+    job_pb2.AWAITED_STATE_QUARANTINED: "see why it failed; then {rallypoint} uncordon {job} {node}",
     job_pb2.AWAITED_STATE_SILENT: "wait; if it stays silent, look at its network and its host",
     job_pb2.AWAITED_STATE_NOT_ARRIVED: "see what its workers do there: py-spy dump --pid PID",
-    job_pb2.AWAITED_STATE_CORDONED: "let it take part again: rallypoint uncordon {job} {node}",
+    job_pb2.AWAITED_STATE_CORDONED: "let it take part again: {rallypoint} uncordon {job} {node}",
 }
-"""What to do about a node that a job waits for."""
+"""What to do about a node that a job waits for, as `recommend` takes it."""
 
 HINDERED = {
     job_pb2.AWAITED_STATE_STOPPING: ("stopping", "wait"),
@@ -120,21 +121,14 @@ HINDERED = {
 }
 """How the words for a state begin, and what to do if a node tells something else that keeps it."""
 
-PROGRAM = "rallypoint"
 
-
-def render_waiting(job: job_pb2.Job, program: str = PROGRAM) -> RenderableType:
-    """Return what a job waits for, until when, for which nodes, and what to do about it.
-
-    Args:
-        job: the job.
-        program: how the commands begin that it recommends.
-    """
+def render_waiting(job: job_pb2.Job) -> RenderableType:
+    """Return what a job waits for, until when, for which nodes, and what to do about it."""
     from rich.console import Group
     from rich.text import Text
 
     if not job.HasField("waiting"):
-        return Group(_describe_none(job, program), *_show_timeline(job))
+        return Group(_describe_none(job), *_show_timeline(job))
     waiting = job.waiting
     advice = KINDS.get(waiting.kind, Advice())
     text = (clean(_shorten(waiting.text)), "yellow")
@@ -143,14 +137,14 @@ def render_waiting(job: job_pb2.Job, program: str = PROGRAM) -> RenderableType:
     if waiting.HasField("time_left"):
         then = f"; then {advice.then}" if advice.then else ""
         parts.append(Text(f"It waits at most {describe_duration(waiting.time_left)} more{then}."))
-    rows = [_row(job, one, program) for one in waiting.nodes]
+    rows = [_row(job, one) for one in waiting.nodes]
     if rows:
         parts += [Text(), make_table(COLUMNS, rows, flexible="WHAT TO DO")]
     more = _count_awaited(job) - len(rows)
     if rows and more > 0:
         parts.append(Text(f"and {describe_count(more, 'more node')}", style="dim"))
     if advice.todo:
-        parts += [Text(), Text(clean(_fill(advice.todo, job, program)))]
+        parts += [Text(), Text(clean(recommend(advice.todo, job=job.job_id)))]
     return Group(*parts)
 
 
@@ -172,14 +166,10 @@ def _shorten(text: str) -> str:
     return text[: min((at for at in map(text.find, TAILS) if at > 0), default=len(text))]
 
 
-def _fill(todo: str, job: job_pb2.Job, program: str) -> str:
-    return todo.replace(f"{PROGRAM} ", f"{program} ").replace("{job}", job.job_id)
-
-
-def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode, program: str) -> Sequence[object]:
+def _row(job: job_pb2.Job, node: job_pb2.AwaitedNode) -> Sequence[object]:
     state = word(job_pb2.AwaitedState.Name, node.state, "AWAITED_STATE_")
     since = describe_duration(node.in_state_for) if node.HasField("in_state_for") else "-"
-    todo = _fill(NODES.get(node.state, ""), job, program).replace("{node}", node.name)
+    todo = recommend(NODES.get(node.state, ""), job=job.job_id, node=node.name)
     words, otherwise = HINDERED.get(node.state, ("", ""))
     if node.text and not node.text.startswith(words):
         todo = f"{node.text}; {otherwise}"
@@ -199,14 +189,14 @@ def _show_timeline(job: job_pb2.Job) -> list[RenderableType]:
     return [Text(), Text(title), table]
 
 
-def _describe_none(job: job_pb2.Job, program: str) -> Text:
+def _describe_none(job: job_pb2.Job) -> Text:
     from rich.text import Text
 
     state = describe_state(job.phase, job.outcome)
     if job.phase == job_pb2.JOB_PHASE_CLOSED:
         what = "its last failure" if job.outcome == job_pb2.OUTCOME_SUCCEEDED else "why"
-        is_known = job.HasField("verdict")
-        why = f"; see {what}: {program} verdict {job.job_id}" if is_known else ""
+        see = recommend(f"; see {what}: {{rallypoint}} verdict {{job}}", job=job.job_id)
+        why = see if job.HasField("verdict") else ""
         return Text(clean(f"{job.job_id} waits for nothing: it has ended ({state}){why}"))
     text = f"{job.job_id} waits for nothing that the coordinator knows of"
     if not job.HasField("round"):

@@ -65,7 +65,7 @@ CANCELLED = {**CLOSED, "outcome": job_pb2.OUTCOME_CANCELLED}
             summary(**CLOSED, outcome=job_pb2.OUTCOME_SUCCEEDED),
             "j: run 2 has ended already (succeeded); there is nothing to cancel",
         ),
-        (1, summary(), "j: run 1 was over already; run 2 is not touched"),
+        (1, summary(), "j: run 2 is the latest, not 1; nothing was done"),
         (0, job_pb2.JobSummary(), "j: it was deleted meanwhile"),
     ],
 )
@@ -93,6 +93,27 @@ def test_a_forced_cancellation_gives_up_silent_nodes(
 
     assert capsys.readouterr().out == f"{line}\n"
     assert client.cancel_job.call_args.kwargs["give_up_silent_nodes"] is True
+
+
+@pytest.mark.parametrize("words", [("cancel", "--run", "1"), ("restart", "--round", "6")])
+def test_what_is_not_the_latest_is_left_alone(
+    client: Mock, capsys: pytest.CaptureFixture[str], words: tuple[str, str, str]
+) -> None:
+    """Nothing was done, so it is exit code 1; JSON has the answer all the same."""
+    command, flag, number = words
+    client.cancel_job.return_value = jobs_pb2.CancelJobResponse(job=summary())
+    client.restart_job.return_value = jobs_pb2.RestartJobResponse(job=summary())
+    assert app.main(command, ["j", flag, number, "--wait"]) == 1
+    shown = capsys.readouterr()
+    assert app.main(command, ["j", flag, number, "-o", "json"]) == 1
+    latest = {"cancel": 2, "restart": 7}[command]
+
+    assert shown.out == ""
+    assert shown.err == (
+        f"rallypoint {command}: error: j: {flag[2:]} {latest} is the latest, not {number}; "
+        "nothing was done\n"
+    )
+    assert json.loads(capsys.readouterr().out)["job"]["jobId"] == "j"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +294,7 @@ def test_a_resize_stops_no_round_for_missing_nodes(
 
     assert found == (
         "rallypoint resize: error: job j has 2 of 5 nodes; keep MIN to grow as nodes come: "
-        "rallypoint resize JOB MIN:MAX; or --force\n"
+        "rallypoint resize j MIN:MAX; or --force\n"
     )
     required = [call.kwargs["require_nodes"] for call in client.update_job.call_args_list]
     assert required == [True, False]

@@ -242,14 +242,13 @@ def test_json_is_the_answer_with_the_job_as_it_is_then(
 def test_nothing_to_wait_for_ends_at_once(
     client: MagicMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another round than the one that was meant, or only the number of restarts."""
+    """Only the number of restarts."""
     client.update_job.return_value = jobs_pb2.UpdateJobResponse(
         job=job_pb2.JobSummary(job_id="j", run=1, max_restarts=5)
     )
 
-    assert app.main("restart", ["j", "--round", "7", "--wait"]) == 0
     assert app.main("resize", ["j", "--max-restarts", "5", "--wait"]) == 0
-    assert capsys.readouterr().out.count("\n") == 2
+    assert capsys.readouterr().out.count("\n") == 1
     client.watch_job.assert_not_called()
 
 
