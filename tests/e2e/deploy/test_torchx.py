@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from support.processes.commands import NODE_AGENT, SCRIPTS, Command
+from support.processes.commands import SCRIPTS, Command
 from support.processes.world import OBEDIENT, World
 
 LIMIT_S = 120
@@ -23,18 +22,15 @@ pytestmark = [
 @pytest.fixture
 def torchx_world(tmp_path: Path) -> Iterator[World]:
     with World(tmp_path, "localhost:1") as world:
-        (tmp_path / "bin").mkdir()
-        (tmp_path / "bin" / "torchrun").symlink_to(NODE_AGENT)
         yield world
 
 
 def start_app(world: World) -> Command:
     """Start the app, without even the variables that the tests set for Rallypoint."""
-    path = os.pathsep.join((str(world.folder / "bin"), os.environ["PATH"]))
     words = ["env", "-u", "RALLYPOINT_LOG_FORMAT", str(SCRIPTS / "torchx"), "run"]
     words += ["--scheduler", "local_cwd", "dist.ddp", "-j", "2x2", "--script", OBEDIENT]
     words += ["--rdzv_port", str(world.ports.reserve())]
-    return world.start("torchx", words, {"PATH": path})
+    return world.start("torchx", words, world.with_torchrun_link())
 
 
 def test_dist_ddp(torchx_world: World) -> None:

@@ -169,6 +169,13 @@ class World:
         """Return the command line of an agent with a built-in coordinator."""
         return [NODE_AGENT, "--standalone", "--restart-backoff=0", *flags, *script]
 
+    def with_torchrun_link(self) -> dict[str, str]:
+        """Return variables with which the command `torchrun` is a link to node-agent."""
+        folder = self.folder / "bin"
+        folder.mkdir()
+        (folder / "torchrun").symlink_to(NODE_AGENT)
+        return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
     def marked(self) -> list[int]:
         """Return the processes that this test has caused and that live now."""
         return find_marked(self._mark)

@@ -74,6 +74,10 @@ GROUPS = (
                 default="spawn",
                 help="no effect: only workers that are Python functions have one",
             ),
+            Flag(
+                names=("--use-env",),  # of torch.distributed.launch, not of torchrun
+                help="no effect: LOCAL_RANK is always in the environment of a worker",
+            ),
         ),
     ),
 )
