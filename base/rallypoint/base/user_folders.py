@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 _NOWHERE = Path("/dev/null/nonexistent")
@@ -20,6 +21,16 @@ def find_temporary_home() -> Path:
     It lies among the temporary files, where another user could have made it before.
     """
     return _temporary() / f"rallypoint-{os.getuid()}"
+
+
+def find_host_name() -> str:
+    """Return the name of this host, as it is in names of files: homes are often shared by hosts."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)
+
+
+def name_hosted(port: int) -> str:
+    """Return the name of the folder of a coordinator that an agent of this host has started."""
+    return f"hosted-{find_host_name()}-{port}"
 
 
 def _state_home() -> Path:

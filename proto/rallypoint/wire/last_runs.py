@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from rallypoint.base.private_files import FILE_MODE, make_private_folder, open_private
-from rallypoint.base.user_folders import find_state_home, find_temporary_home
+from rallypoint.base.user_folders import (
+    find_host_name,
+    find_state_home,
+    find_temporary_home,
+)
 
 FILES_MAX = 16
 """Coordinators of a user whose last runs are kept."""
@@ -56,11 +59,6 @@ class Left(Struct, frozen=True):
 def choose_name(port: int) -> str:
     """Return the name of the file of a coordinator that begins to listen at a port."""
     return f"{find_host_name()}-{port}-{time.time_ns() // 1_000_000}.msgpack"
-
-
-def find_host_name() -> str:
-    """Return the name of this host, as it is in names of files."""
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
 
 
 def write(name: str, jobs: tuple[LeftJob, ...]) -> None:

@@ -17,10 +17,16 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rallypoint.base.private_files import FILE_MODE, make_private_folder, open_private
-from rallypoint.base.user_folders import find_state_home, find_temporary_home
+from rallypoint.base.user_folders import (
+    find_host_name,
+    find_state_home,
+    find_temporary_home,
+)
 from rallypoint.wire.access import Access
 
 FOLDER = "tokens"
+LOOPBACK = "127.0.0.1"
+"""Where such a coordinator listens, if the host has IPv4."""
 SWEPT_MAX = 1_000
 """Files that a start looks at, at most, to remove those of dead agents."""
 FRESH_S = 60.0
@@ -52,16 +58,22 @@ def draw_token() -> str:
     return os.urandom(_TOKEN_BYTES).hex()
 
 
-def keep_token(port: int, token: str) -> KeptToken:
+def keep_token(port: int, token: str, address: str = LOOPBACK) -> KeptToken:
     """Keep the token of a coordinator on this host for other programs of this user.
+
+    Args:
+        port: where it listens.
+        token: what its clients must show.
+        address: where it listens, without brackets.
 
     Raises:
         OSError: there is no place that other users cannot change.
     """
+    text = token if address == LOOPBACK else f"{token} {address}"
     try:
-        return _keep(find_state_home() / FOLDER, port, token)
+        return _keep(find_state_home() / FOLDER, port, text)
     except OSError:
-        return _keep(find_temporary_home() / FOLDER, port, token)
+        return _keep(find_temporary_home() / FOLDER, port, text)
 
 
 def with_local_token(access: Access, endpoints: str) -> Access:
@@ -84,27 +96,52 @@ def find_token(endpoints: str) -> str:
         endpoints: `host:port`, or several with commas in between, which no agent serves.
     """
     host, _, port = endpoints.rpartition(":")
+    token, address = _find(port)
     # On its other addresses another user may listen at the same port.
-    if host != "127.0.0.1" or not port.isdecimal():
-        return ""
-    for find_home in (find_state_home, find_temporary_home):
-        # A file that is missing, or that another user could have written, is none of an agent's.
+    return token if host.strip("[]") == address else ""
+
+
+def resolve_local(endpoints: str) -> str:
+    """Return the address for which there is a token, if `localhost:port` is a living agent's own.
+
+    Args:
+        endpoints: `host:port`, or several with commas in between, which stay as they are.
+    """
+    host, _, port = endpoints.rpartition(":")
+    _, address = _find(port) if host == "localhost" else ("", "")
+    if not address:
+        return endpoints
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def find_ports() -> list[int]:
+    """Return where coordinators of living agents listen that keep a token for this user."""
+    names = re.compile(rf"{re.escape(find_host_name())}-(\d{{1,5}})")
+    ports = list[int]()
+    for folder in (find_state_home() / FOLDER, find_temporary_home() / FOLDER):
         with suppress(OSError):
-            if token := _read(find_home() / FOLDER / _name(int(port))):
-                return token
-    return ""
+            found = filter(None, map(names.fullmatch, sorted(os.listdir(folder))[:SWEPT_MAX]))
+            ports += [int(match[1]) for match in found if all(_find(match[1]))]
+    return ports
+
+
+def _find(port: str) -> tuple[str, str]:
+    """Return the token of a living agent's own coordinator at a port, and its address."""
+    if port.isdecimal():
+        for find_home in (find_state_home, find_temporary_home):
+            # A missing file, or one that another user could have written, is none of an agent's.
+            with suppress(OSError):
+                if words := _read(find_home() / FOLDER / _name(int(port))):
+                    return words[0], words[1] if len(words) > 1 else LOOPBACK
+    return "", ""
 
 
 def _name(port: int) -> str:
     """Return the name of a file; home folders are often shared by hosts."""
-    return f"{_host()}-{port}"
+    return f"{find_host_name()}-{port}"
 
 
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)
-
-
-def _keep(folder: Path, port: int, token: str) -> KeptToken:
+def _keep(folder: Path, port: int, text: str) -> KeptToken:
     make_private_folder(folder)
     path = folder / _name(port)
     fresh = folder / f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -112,7 +149,7 @@ def _keep(folder: Path, port: int, token: str) -> KeptToken:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _sweep(folder, os.fstat(fd).st_mtime)
-        os.pwrite(fd, f"{token}\n".encode(), 0)
+        os.pwrite(fd, f"{text}\n".encode(), 0)
         os.rename(fresh, path)
     except BaseException:
         os.close(fd)
@@ -128,7 +165,7 @@ def _sweep(folder: Path, now: float) -> None:
         folder: with the files of all hosts that share it.
         now: seconds since 1970, by the clock that dates its files.
     """
-    host = re.escape(_host())
+    host = re.escape(find_host_name())
     ours = re.compile(rf"{host}-\d+|\.{host}-\d+-\d+-[0-9a-f]+")
     names = [name for name in os.listdir(folder) if ours.fullmatch(name)]
     for name in names[:SWEPT_MAX]:
@@ -145,14 +182,14 @@ def _sweep(folder: Path, now: float) -> None:
                 os.close(fd)
 
 
-def _read(path: Path) -> str:
-    """Return the token of a file that its agent has locked; empty: that is dead."""
+def _read(path: Path) -> list[str]:
+    """Return the token of a file that its agent has locked, and its address; empty: it is dead."""
     fd = open_private(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        token = os.pread(fd, _FILE_BYTES_MAX, 0).decode("ascii", "replace").strip()
-        return token if token.isascii() and token.isprintable() else ""
+        text = os.pread(fd, _FILE_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        return text.split() if text.isascii() and text.isprintable() else []
     finally:
         os.close(fd)
-    return ""
+    return []

@@ -7,6 +7,13 @@ import sys
 from support.processes.world import World
 
 NOT_ALLOWED = 77
+NAMELESS = """
+from rallypoint.cli.operator import connection
+connection.DEFAULT = "localhost:1"
+from rallypoint.cli.main import rallypoint
+rallypoint()
+"""
+"""A command that names no coordinator, on a host that has none at the default port."""
 
 
 def test_only_programs_of_the_same_user_reach_the_built_in_coordinator(world: World) -> None:
@@ -21,9 +28,12 @@ def test_only_programs_of_the_same_user_reach_the_built_in_coordinator(world: Wo
     for command in ("cancel", "status", "explain"):
         refused = world.run(*rallypoint, command, "mine", f"--coordinator={target}", env=other)
         assert refused.returncode == NOT_ALLOWED, refused.stdout + refused.stderr
-    for command in ("status", "explain"):
-        done = world.run(*rallypoint, command, "mine", f"--coordinator={target}")
+    port = target.rpartition(":")[2]
+    for command, address in (("status", target), ("explain", f"localhost:{port}")):
+        done = world.run(*rallypoint, command, "mine", f"--coordinator={address}")
         assert done.returncode == 0, done.stderr
+    nameless = world.run(sys.executable, "-c", NAMELESS, "jobs")
+    assert nameless.stderr.endswith(f"; on this host: -c localhost:{port} (job mine)\n")
     named = {"RALLYPOINT_TOKEN": "for-another-coordinator"}
     done = world.run(*rallypoint, "cancel", "mine", f"--coordinator={target}", env=named)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.wire.last_runs import FILES_MAX, LeftJob, choose_name, find_host_name, read, write
+from rallypoint.base.user_folders import find_host_name
+from rallypoint.wire.last_runs import FILES_MAX, LeftJob, choose_name, read, write
 
 
 @pytest.fixture(autouse=True)

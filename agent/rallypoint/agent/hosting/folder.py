@@ -10,14 +10,16 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import re
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from rallypoint.base.private_files import make_private_folder
-from rallypoint.base.user_folders import find_state_home, find_temporary_home
+from rallypoint.base.user_folders import (
+    find_state_home,
+    find_temporary_home,
+    name_hosted,
+)
 
 JOURNAL = "journal.sqlite"
 LOCK = f"{JOURNAL}-lock"
@@ -134,7 +136,7 @@ def read_last_line(log: Path) -> str:
 
 def _candidates(port: int) -> tuple[Path, Path]:
     """Return where the folder is, and where it is if it cannot be there."""
-    name = f"hosted-{re.sub(r'[^A-Za-z0-9.-]', '-', socket.gethostname())}-{port}"
+    name = name_hosted(port)
     return find_state_home() / name, find_temporary_home() / name
 
 

@@ -57,7 +57,7 @@ async def reaching_coordinator(
     settings = Settings(host, 0, Timing(), standalone=True, protection=protection)
     shown = f"[{host}]" if ":" in host else host
     try:
-        async with serving(settings) as running, _keeping(running.port, token):
+        async with serving(settings) as running, _keeping(running.port, token, host):
             yield f"{shown}:{running.port}", Access(token=token), running.failed
     except CannotListen as error:
         text = f"the built-in coordinator {error}: check the loopback interface: ip address show lo"
@@ -65,12 +65,12 @@ async def reaching_coordinator(
 
 
 @asynccontextmanager
-async def _keeping(port: int, token: str) -> AsyncIterator[None]:
+async def _keeping(port: int, token: str, host: str) -> AsyncIterator[None]:
     """Keep a token for other programs of this user while the context is open."""
     files = FileThread("token")
     kept = None
     try:
-        kept = files.begin(lambda: keep_token(port, token))
+        kept = files.begin(lambda: keep_token(port, token, host))
         async with asyncio.timeout(KEEP_S_MAX):
             await asyncio.shield(kept.future)
     except TimeoutError:

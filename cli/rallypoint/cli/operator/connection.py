@@ -43,9 +43,9 @@ def choose_target(common: Common, environment: Mapping[str, str]) -> Target:
         CommandFailed: an address is none, there is no such context, or its file is damaged.
     """
     if common.coordinator:
-        return Target(read_address(common.coordinator, "--coordinator"), "--coordinator")
+        return Target(_read(common.coordinator, "--coordinator"), "--coordinator")
     if not common.context and environment.get(VARIABLE):
-        return Target(read_address(environment[VARIABLE], VARIABLE), VARIABLE)
+        return Target(_read(environment[VARIABLE], VARIABLE), VARIABLE)
     saved = read_contexts(contexts.contexts_path(environment))
     name = common.context or environment.get(contexts.VARIABLE, "") or saved.current
     if not name:
@@ -53,6 +53,13 @@ def choose_target(common: Common, environment: Mapping[str, str]) -> Target:
     found = saved.find(name)
     source = f"context {name}"
     return Target(read_address(found.coordinator, source), source, found)
+
+
+def _read(text: str, source: str) -> str:
+    """Return the addresses that an option or a variable names; see `read_address`."""
+    from rallypoint.wire.local_token import resolve_local
+
+    return resolve_local(read_address(text, source))
 
 
 def choose_access(common: Common, target: Target, environment: Mapping[str, str]) -> Access:

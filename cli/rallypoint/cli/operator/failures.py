@@ -60,9 +60,10 @@ class NotFound(CommandFailed):
 class NotReached(CommandFailed):
     """No coordinator answered."""
 
-    def __init__(self, text: str) -> None:
-        """Keep the line for people."""
-        super().__init__(text, EXIT_NOT_REACHED)
+    def __init__(self, problem: str, advice: str = "") -> None:
+        """Keep the line for people: what is wrong, and what to do."""
+        super().__init__(f"{problem}; {advice}" if advice else problem, EXIT_NOT_REACHED)
+        self.problem = problem
 
 
 def exit_code_of(error: RallypointError) -> int:

@@ -94,8 +94,9 @@ class Invocation:
                 raise
             if job_id and job_id not in left.jobs:
                 jobs = ", ".join(list(left.jobs)[:LEFT_SHOWN])
-                raise NotReached(f"{error}; it has left no job {job_id}, but {jobs}") from None
-            self.output.note(f"{error}; {left.describe(job_id)}")
+                advice = f"it has left no job {job_id}, but {jobs}"
+                raise NotReached(error.problem, advice) from None
+            self.output.note(f"{error.problem}; {left.describe(job_id)}")
             return left
 
     def explain(self, error: RallypointError, job_id: str = "") -> str:
@@ -118,8 +119,20 @@ class Invocation:
             Credentials(self.access)
         except AccessFailed as failed:
             raise CommandFailed(str(failed), EXIT_USAGE) from None
-        hint = "" if self.target.source else "; name another one: -c HOST:PORT"
-        check_reachable(self.target.endpoints, self.access, self.timeout_s, hint=hint)
+        try:
+            check_reachable(self.target.endpoints, self.access, self.timeout_s)
+        except NotReached as error:
+            raise NotReached(error.problem, self._advise()) from None
+
+    def _advise(self) -> str:
+        """Return what to do when no coordinator answers."""
+        from rallypoint.cli.operator.hints import recommend
+        from rallypoint.cli.operator.reads.here import find_here
+
+        if self.target.source:
+            return recommend("check the way: {rallypoint} doctor")
+        found = find_here()
+        return f"on this host: {found}" if found else "name another one: -c HOST:PORT"
 
     def open_client(self, limit_s: float, *, token: str = "", epoch: int = 0) -> Client:
         """Return another client, which the caller closes; it connects at its first call.

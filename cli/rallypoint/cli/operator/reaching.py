@@ -50,14 +50,13 @@ def no_sigpipe() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def check_reachable(endpoints: str, access: Access, timeout_s: float, *, hint: str = "") -> None:
+def check_reachable(endpoints: str, access: Access, timeout_s: float) -> None:
     """Connect to one of the coordinators, and hang up.
 
     Args:
         endpoints: `host:port`, with commas in between.
         access: whether to use TLS, and what for.
         timeout_s: for each of them.
-        hint: what to do, for the end of the message.
 
     Raises:
         NotReached: none of them can be used.
@@ -70,7 +69,7 @@ def check_reachable(endpoints: str, access: Access, timeout_s: float, *, hint: s
         if not problem:
             return
         failures.append(f"{endpoint}: {problem}")
-    raise NotReached(f"no coordinator answers at {'; '.join(failures)}{hint}")
+    raise NotReached(f"no coordinator answers at {'; '.join(failures)}")
 
 
 def find_problem(

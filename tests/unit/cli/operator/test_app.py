@@ -244,7 +244,8 @@ def test_unreachable_coordinator_is_named() -> None:
 
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
-        "rallypoint jobs: error: no coordinator answers at 127.0.0.1:1: connection refused\n"
+        "rallypoint jobs: error: no coordinator answers at 127.0.0.1:1: connection refused; "
+        "check the way: rallypoint -c 127.0.0.1:1 doctor\n"
     )
 
 

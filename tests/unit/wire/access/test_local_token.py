@@ -17,8 +17,10 @@ from rallypoint.wire.access import Access
 from rallypoint.wire.local_token import (
     KeptToken,
     draw_token,
+    find_ports,
     find_token,
     keep_token,
+    resolve_local,
     with_local_token,
 )
 
@@ -58,6 +60,21 @@ def test_token_is_found_by_the_address(kept: KeptToken) -> None:
         assert find_token(endpoints) == ""
 
 
+def test_name_of_this_host_stands_for_the_address(kept: KeptToken) -> None:
+    """Where such a coordinator listens; other addresses stay as they are."""
+    other = keep_token(OTHER_PORT, "of-ipv6", "::1")
+    assert resolve_local(f"localhost:{PORT}") == f"127.0.0.1:{PORT}"
+    assert resolve_local(f"localhost:{OTHER_PORT}") == f"[::1]:{OTHER_PORT}"
+    assert find_token(f"[::1]:{OTHER_PORT}") == "of-ipv6"
+    assert find_token(f"127.0.0.1:{OTHER_PORT}") == ""
+    assert find_ports() == [PORT, OTHER_PORT]
+    other.remove()
+
+    assert find_ports() == [PORT]
+    for endpoints in (f"localhost:{OTHER_PORT}", f"head:{PORT}", f"a:1,localhost:{PORT}"):
+        assert resolve_local(endpoints) == endpoints
+
+
 def test_token_is_for_its_user_alone(kept: KeptToken, home: Path) -> None:
     """File 0600, folder 0700, in the user's state folder."""
     assert kept.path.parent == home / "state/rallypoint/tokens"
@@ -94,7 +111,7 @@ def test_sweep_leaves_hosts_alone_whose_names_begin_alike(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock of another host may not be seen where they share a home folder."""
-    monkeypatch.setattr(local_token, "_host", lambda: "gpu")
+    monkeypatch.setattr(local_token, "find_host_name", lambda: "gpu")
     folder = home / "state/rallypoint/tokens"
     folder.mkdir(parents=True, mode=0o700)
     theirs = ["gpu-1-50051", ".gpu-1-50051-77-0123abcd"]
