@@ -28,6 +28,10 @@ GAP = 2
 """Spaces between two columns."""
 LONG_MIN = 100
 """Rows of a table that is not left to rich if it fits as it is."""
+READABLE_MIN = 32
+"""Columns of a flexible cell for which columns that are dispensable give way."""
+NAMES_SHARE = 3
+"""Names then have at most one part in so many of the width."""
 WRAPPED_MIN = 20
 """Columns that a wrapped column keeps; below that, one would read down a tower of words."""
 DUMB_TERMINALS = ("dumb", "unknown")
@@ -120,6 +124,7 @@ class Output:
         flexible: str,
         empty: str,
         is_cropped: bool = False,
+        dispensable: Sequence[str] = (),
     ) -> None:
         """Print what was found: a table, an array as JSON, or a note that there is nothing.
 
@@ -127,15 +132,18 @@ class Output:
             found: answers of the coordinator.
             columns: headings.
             describe: returns the row of one of them.
-            flexible: as for `print_table`, as is `is_cropped`.
+            flexible: as for `print_table`, as are `is_cropped` and `dispensable`.
             empty: the note.
             is_cropped: see there.
+            dispensable: see there.
         """
         if self.is_json:
             self.print_json(found)
         elif found:
             rows = [describe(one) for one in found]
-            self.print_table(columns, rows, flexible=flexible, is_cropped=is_cropped)
+            self.print_table(
+                columns, rows, flexible=flexible, is_cropped=is_cropped, dispensable=dispensable
+            )
         else:
             self.note(empty)
 
@@ -146,6 +154,7 @@ class Output:
         *,
         flexible: str = "",
         is_cropped: bool = False,
+        dispensable: Sequence[str] = (),
     ) -> None:
         """Print rows below their headings.
 
@@ -154,8 +163,19 @@ class Output:
             rows: a cell for each column: a text, or a `rich.text.Text` with a style.
             flexible: heading of the column that gives way in a narrow terminal; empty: all do.
             is_cropped: it is cut instead of wrapped, so that each row is one line.
+            dispensable: headings of the columns that are left out, one after the other, where the
+                flexible one could not be read beside them. The first column, with names, then has
+                at most a third of the width; and the flexible one is wrapped if that is not enough.
         """
-        self.print(make_table(columns, rows, flexible=flexible, is_cropped=is_cropped))
+        self.print(
+            make_table(
+                columns,
+                rows,
+                flexible=flexible,
+                is_cropped=is_cropped,
+                dispensable=dispensable,
+            )
+        )
 
 
 def make_table(
@@ -164,9 +184,10 @@ def make_table(
     *,
     flexible: str = "",
     is_cropped: bool = False,
+    dispensable: Sequence[str] = (),
 ) -> RenderableType:
     """Return a table; the arguments are those of `print_table`."""
-    return _Rows(columns, [*rows], flexible, is_cropped=is_cropped)
+    return _Rows(columns, [*rows], flexible, is_cropped=is_cropped, dispensable=dispensable)
 
 
 class _Rows:
@@ -182,11 +203,15 @@ class _Rows:
         flexible: str,
         *,
         is_cropped: bool,
+        dispensable: Sequence[str] = (),
+        names_max: int | None = None,
     ) -> None:
         self._columns = columns
         self._rows = rows
         self._flexible = flexible
+        self._dispensable = dispensable
         self._is_cropped = is_cropped
+        self._names_max = names_max
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -196,7 +221,28 @@ class _Rows:
             if lines is not None:
                 yield lines
                 return
-        yield self._fit(options.max_width)
+        yield self._narrow(options.max_width)._fit(options.max_width)
+
+    def _narrow(self, most: int) -> _Rows:
+        """Return the table without the columns for which there is no room."""
+        if not self._dispensable:
+            return self
+        widths = dict(zip(self._columns, self._measure(), strict=True))
+        wish = min(widths[self._flexible], READABLE_MIN)
+        name = self._columns[0]
+        widths[name] = min(widths[name], max(len(name), most // NAMES_SHARE))
+        left = [*self._dispensable]
+        while (room := self._find_room(widths, most)) < wish and left:
+            del widths[left.pop(0)]
+        kept = [self._columns.index(name) for name in widths]
+        rows = [[row[at] for at in kept] for row in self._rows]
+        is_cropped = self._is_cropped and room >= wish
+        return _Rows([*widths], rows, self._flexible, is_cropped=is_cropped, names_max=widths[name])
+
+    def _find_room(self, widths: Mapping[str, int], most: int) -> int:
+        """Return how many columns the flexible one has beside the others."""
+        others = sum(widths.values()) - widths[self._flexible]
+        return most - others - GAP * (len(widths) - 1)
 
     def _align(self, most: int) -> Text | None:
         """Return the table as one text; None if it is wider than `most` columns."""
@@ -227,6 +273,7 @@ class _Rows:
     def _share(self, most: int) -> list[int]:
         """Return how wide each column is here: the flexible one gives way, then the widest."""
         widths = self._measure()
+        widths[0] = min(widths[0], self._names_max or widths[0])
         room = most - GAP * (len(widths) - 1)
         if self._flexible:
             at = self._columns.index(self._flexible)

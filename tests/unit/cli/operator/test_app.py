@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.cli import main as entry
 from rallypoint.cli.commands.overview import MENU
 from rallypoint.cli.operator import app, options
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.table import COMMANDS
-from rallypoint.cli.operator.views.words import describe_job
+from rallypoint.cli.operator.views.words import describe_job, find_urgency
 from rallypoint.client.errors import (
     InvalidRequest,
     NotAllowed,
@@ -60,16 +61,45 @@ JOBS = (
         phase=job_pb2.JOB_PHASE_CLOSED,
         outcome=job_pb2.OUTCOME_FAILED,
         round=1,
-        age=to_duration(61_000),
+        age=to_duration(3_600_000),
+        opened_at=Timestamp(seconds=1_000),
+        closed_at=Timestamp(seconds=1_060),
         min_nodes=1,
         max_nodes=1,
         verdict="rank 0 on node a: exit code 1",
     ),
 )
 TABLE = """\
-JOB    RUN  STATE    NODES  WORKERS  ROUND  RESTARTS  AGE   REASON
-train  2    running  5/2:4  32       7      1/3       3h2m  -
-eval   1    failed   0/1    0        1      0/0       1m1s  rank 0 on node a: exit code 1
+JOB    RUN  STATE    NODES  WORKERS  ROUND  RESTARTS  AGE      REASON
+train  2    running  5/2:4  32       7      1/3       3h2m     -
+eval   1    failed   0/1    0        1      0/0       59m ago  rank 0 on node a: exit code 1
+"""
+WAITING = job_pb2.JobSummary(
+    job_id="resnet-50-of-the-vision-team",
+    run=1,
+    phase=job_pb2.JOB_PHASE_FORMING,
+    outcome=job_pb2.OUTCOME_OPEN,
+    age=to_duration(9_000),
+    min_nodes=2,
+    max_nodes=2,
+    waiting="1 of 2 required nodes are ready; waiting for gpu-2 (lost 12 s ago)",
+)
+NARROW = """\
+JOB                         STATE    NODES  REASON
+resnet-50-of-the-vision-t…  forming  0/2    1 of 2 required nodes are ready; wa…
+train                       running  5/2:4  -
+eval                        failed   0/1    rank 0 on node a: exit code 1
+"""
+NARROWEST = """\
+JOB            STATE    REASON
+resnet-50-of…  forming  1 of 2 required
+                        nodes are ready;
+                        waiting for
+                        gpu-2 (lost 12 s
+                        ago)
+train          running  -
+eval           failed   rank 0 on node
+                        a: exit code 1
 """
 
 
@@ -119,19 +149,40 @@ def test_failure_of_a_job_that_has_succeeded_is_its_last() -> None:
     assert describe_job(before)[-1] == "node b was lost"
 
 
-def test_a_job_is_one_line_in_a_narrow_terminal(
+@pytest.mark.parametrize(("columns", "table"), [("80", NARROW), ("40", NARROWEST)])
+def test_the_reason_of_a_job_can_be_read_in_a_narrow_terminal(
+    columns: str,
+    table: str,
     answer: Callable[..., list[dict[str, Any]]],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reason is cut; `status` and `verdict` have all of it."""
-    answer(JOBS)
-    monkeypatch.setenv("COLUMNS", "80")
+    """Other columns and long names give way."""
+    answer([*JOBS, WAITING])
+    monkeypatch.setenv("COLUMNS", columns)
     assert app.main("jobs", []) == 0
-    header, _, row = capsys.readouterr().out.splitlines()
 
-    assert header.startswith("JOB    RUN  STATE    NODES  WORKERS  ROUND  RESTARTS  AGE   REASON")
-    assert len(row) <= 80 and row.endswith("…") and "rank 0 on" in row
+    assert capsys.readouterr().out == table
+
+
+def test_jobs_that_wait_come_first() -> None:
+    """Then those that run, then those that have ended, each with the latest first."""
+
+    def one(name: str, age_s: int, **fields: Any) -> job_pb2.JobSummary:
+        age = to_duration(age_s * 1000)
+        return job_pb2.JobSummary(job_id=name, age=age, opened_at=Timestamp(seconds=1), **fields)
+
+    found = [
+        one("ended-long-ago", 50, closed_at=Timestamp(seconds=11)),
+        one("ended", 100, closed_at=Timestamp(seconds=91)),
+        one("runs", 100),
+        one("began", 3),
+        one("waits", 1_000, waiting="why"),
+    ]
+
+    assert [job.job_id for job in sorted(found, key=find_urgency)] == [
+        *("waits", "began", "runs", "ended", "ended-long-ago"),
+    ]
 
 
 def test_jobs_are_json(

@@ -9,6 +9,8 @@ import typer
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
 
+DISPENSABLE = ("ROUND", "RUN", "WORKERS", "RESTARTS", "AGE", "NODES")
+"""In a narrow terminal, the first ones first: REASON is what one looks for."""
 COLUMNS = ("JOB", "RUN", "STATE", "NODES", "WORKERS", "ROUND", "RESTARTS", "AGE", "REASON")
 
 
@@ -25,16 +27,26 @@ def jobs(
     ] = "",
     is_open: Annotated[bool, typer.Option("--open", help="only jobs that have not ended")] = False,
 ) -> None:
-    """List the jobs of a coordinator.
+    """List the jobs of a coordinator: those that wait, those that run, those that have ended.
 
-    REASON says what a job waits for, or what has failed last.
+    The newest of each come first. AGE counts from the start of a run; of one that has ended it says
+    when. REASON says what a job waits for, or what has failed last. In a narrow terminal some
+    columns are left out. JSON has all, by name.
     """
-    from rallypoint.cli.operator.views.words import OPEN_PHASES, describe_job
+    from rallypoint.cli.operator.views.words import OPEN_PHASES, describe_job, find_urgency
 
     phases = OPEN_PHASES if is_open else ()
     found = list(invocation.reader().list_jobs(prefix=prefix, phases=phases))
     which = f" whose names begin with {prefix!r}" if prefix else ""
     empty = f"{invocation.target.endpoints} has no jobs{which}"
+    if not invocation.output.is_json:
+        found.sort(key=find_urgency)
     invocation.output.print_list(
-        found, COLUMNS, describe_job, flexible="REASON", empty=empty, is_cropped=True
+        found,
+        COLUMNS,
+        describe_job,
+        flexible="REASON",
+        empty=empty,
+        is_cropped=True,
+        dispensable=DISPENSABLE,
     )

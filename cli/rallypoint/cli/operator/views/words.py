@@ -70,9 +70,29 @@ def describe_job(job: job_pb2.JobSummary) -> Sequence[object]:
         job.world_size,
         job.round,
         f"{job.restart_count}/{job.max_restarts}",
-        describe_duration(job.age),
+        _describe_age(job),
         job.waiting or _describe_verdict(job),
     )
+
+
+def find_urgency(job: job_pb2.JobSummary) -> tuple[int, int, str]:
+    """Return the place of a job in a list: those that wait, that run, that have ended."""
+    group = 2 if job.HasField("closed_at") else 0 if job.waiting else 1
+    return group, _find_age_ms(job), job.job_id
+
+
+def _describe_age(job: job_pb2.JobSummary) -> str:
+    """Return how long a run has lasted, or how long ago it has ended."""
+    age = describe_ms(_find_age_ms(job))
+    return f"{age} ago" if job.HasField("closed_at") else age
+
+
+def _find_age_ms(job: job_pb2.JobSummary) -> int:
+    age_ms = to_ms(job.age)
+    if not job.HasField("closed_at"):
+        return age_ms
+    lasted_ms = job.closed_at.ToMilliseconds() - job.opened_at.ToMilliseconds()
+    return max(0, age_ms - lasted_ms)
 
 
 def _describe_verdict(job: job_pb2.JobSummary) -> str:
