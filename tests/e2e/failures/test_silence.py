@@ -74,3 +74,23 @@ def test_each_job_waits_for_its_own_lease(world: World) -> None:
         if worker.pid in world.marked():
             worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0] * 4
+
+
+@pytest.mark.long  # gRPC closes a connection after 50 s without an answer
+@pytest.mark.timeout(300)
+def test_long_lease_outlives_the_connection(world: World) -> None:
+    """A frozen agent keeps its place when its connection is closed, and its workers run on."""
+    agents = [world.agent(name, "--lease=600", nnodes="2") for name in ("a", "b")]
+    workers = world.mailbox.workers(2)
+    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+    agents[1].signal(signal.SIGSTOP)
+    apart = world.jobs.wait(world.job_id, lambda job: not node(job, "b").attached)
+    assert to_ms(node(apart, "b").silent_for) > COMMON_LEASE_S * 1000
+    agents[1].signal(signal.SIGCONT)
+    agents[1].wait_event("coordinator_reached_again")
+    after = world.jobs.wait(world.job_id, lambda job: node(job, "b").attached)
+
+    assert (after.round.header, pids(after)) == (before.round.header, pids(before))
+    for worker in workers:
+        worker.tell("exit", "0")
+    assert [agent.wait() for agent in agents] == [0, 0]

@@ -21,6 +21,7 @@ _PLAIN = {
     "endpoint closing": _BROKE,
     "transport closed": _BROKE,
     "rst_stream": _BROKE,
+    "internal error from core": _BROKE,  # a message was not written before the stream ended
 }
 """Parts of gRPC's texts at the end of a stream, in lower case, and their meanings. First match."""
 _PLAIN_CODES = {

@@ -111,6 +111,7 @@ async def test_end_seen_by_reader_and_writer_is_one_broken_stream(
         ("recvmsg:Connection reset by peer", "the connection broke"),
         ("Received RST_STREAM with error code 2", "the connection broke"),
         ("sendmsg: Broken pipe (32)", "the connection broke"),
+        ("Internal error from Core", "the connection broke"),
         ("ipv4:10.0.0.1:7: connect: Connection refused (111)", "connection refused: "),
         ("keepalive watchdog timeout", "the coordinator did not answer in time"),
         ("connect: Network is unreachable (101)", "the network does not reach the coordinator"),

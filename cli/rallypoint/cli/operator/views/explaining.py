@@ -75,7 +75,7 @@ KINDS = {
     ),
     job_pb2.WAIT_KIND_FAREWELL: Advice(
         todo="Agents leave when they know it. Give up those that cannot answer: "
-        "{rallypoint} cancel {job} --force"
+        "{rallypoint} cancel {job} --run {run} --force"
     ),
     job_pb2.WAIT_KIND_FENCE: Advice(
         "no worker of the older round runs any more",
@@ -144,7 +144,7 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     if rows and more > 0:
         parts.append(Text(f"and {describe_count(more, 'more node')}", style="dim"))
     if advice.todo:
-        parts += [Text(), Text(clean(recommend(advice.todo, job=job.job_id)))]
+        parts += [Text(), Text(clean(recommend(advice.todo, job=job.job_id, run=str(job.run))))]
     return Group(*parts)
 
 

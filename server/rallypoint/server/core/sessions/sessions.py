@@ -2,7 +2,7 @@
 
 Every input names its session and connection. An input from any connection but the newest is stale
 and changes nothing. A node with a broken stream is not lost yet: it has a grace period to
-reconnect. A silent node is lost when its lease ends.
+reconnect. A silent node is lost when its lease ends, also if gRPC closes its connection before.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.verdicts.health import find_eligibility
 
+KEEPALIVE_MS = 20_000
+"""How long a peer may take to answer a ping before gRPC closes its connection."""
 AHEAD = "its agent knows a later round than the journal, which is older than that"
 """Why a node has no place any more: the journal was restored from a backup."""
 
@@ -270,23 +272,37 @@ def _catch_up(draft: Draft, node: Node, number: int) -> Node:
 def note_broken_stream(draft: Draft, sender: inputs.Sender, *, is_relay: bool) -> Refusal | None:
     """Begin the grace period of a node whose stream ended; the node is not lost yet.
 
-    It lasts a whole lease when the relay is gone that carried the stream, unless the job is over.
-    Such a break says nothing about the network of other nodes.
+    It lasts a whole lease when the relay is gone that carried the stream, and the rest of the lease
+    when the node was silent for so long that keepalive has closed the connection. Neither break
+    says anything about the network of other nodes. A job that is over does not wait for them.
     """
     node = find_sender(draft, sender)
     if isinstance(node, Refusal):
         return node
     if node.attached:
-        draft.put_node(replace(node, attached=False, broke_ms=draft.now_ms))
+        broke_ms, return_by_ms = draft.now_ms, draft.now_ms + draft.state.timing.reconnect_grace_ms
+        is_closed = draft.require_job(node.job_id).phase is Phase.CLOSED
+        is_silent = _is_closed_by_keepalive(draft, node)
+        if is_silent:
+            broke_ms -= draft.state.silent_ms(node, draft.now_ms)  # when its last message arrived
+        if (is_relay or is_silent) and not is_closed:
+            return_by_ms = max(return_by_ms, broke_ms + draft.state.return_ms(node.identity.spec))
+        draft.put_node(replace(node, attached=False, broke_ms=broke_ms))
         draft.set_deadline(DeadlineKind.LEASE, node.session, None)
-        grace_ms = draft.state.timing.reconnect_grace_ms
-        if is_relay and draft.require_job(node.job_id).phase is not Phase.CLOSED:
-            grace_ms = draft.state.return_ms(node.identity.spec)
-        draft.set_deadline(DeadlineKind.GRACE, node.session, draft.now_ms + grace_ms)
+        draft.set_deadline(DeadlineKind.GRACE, node.session, return_by_ms)
         draft.emit(node.job_id, "node_disconnected", node=node.name)
-        if not is_relay:
+        if not is_relay and not is_silent:
             _note_break(draft, node)
     return None
+
+
+def _is_closed_by_keepalive(draft: Draft, node: Node) -> bool:
+    """Return whether the stream of a node broke because nothing had come for long.
+
+    A node whose heartbeats are further apart than that is not silent: its process has ended.
+    """
+    beats_ms = 2 * draft.state.heartbeat_ms(node.identity.spec)
+    return draft.state.silent_ms(node, draft.now_ms) >= max(KEEPALIVE_MS, beats_ms)
 
 
 def _note_break(draft: Draft, node: Node) -> None:

@@ -12,8 +12,9 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.sessions.sessions import KEEPALIVE_MS
 from support.core.coordinator import Bench
-from support.core.fake_agents import stop_reason, stopped_round, worker_exit
+from support.core.fake_agents import JOB, FakeAgent, stop_reason, stopped_round, worker_exit
 from support.core.rounds import trio
 
 GRACE_MS = 500
@@ -56,6 +57,75 @@ def test_lost_relay_is_not_a_lost_node() -> None:
     b.break_off()
     bench.advance(GRACE_MS)
     assert b.node is None
+
+
+def silent(spec: JobSpec, silent_ms: int) -> tuple[Bench, FakeAgent]:
+    """Return a node of a running round whose connection is closed after so long a silence."""
+    bench = Bench(spec)
+    _, b = bench.run_round("a", "b")
+    b.fall_silent()
+    bench.advance(silent_ms)
+    b.break_off()
+    return bench, b
+
+
+PATIENT_MS = 1_800_000
+
+
+def test_lease_outlives_a_connection_that_keepalive_closes() -> None:
+    """gRPC gives up a connection after 50 s without an answer; a longer lease still counts."""
+    bench, b = silent(JobSpec(min_nodes=2, max_nodes=2, lease_ms=PATIENT_MS), 50_000)
+    bench.advance(PATIENT_MS - 50_000 - 1)
+    assert b.node is not None
+    bench.advance(1)
+
+    assert b.node is None
+    (departure,) = bench.job().lost
+    assert departure.text == "its connection broke and was not restored within 1800 s"
+
+
+def test_node_that_was_silent_for_long_returns_to_its_round() -> None:
+    """Its workers keep running, in the same round."""
+    bench, b = silent(JobSpec(min_nodes=2, max_nodes=2, lease_ms=PATIENT_MS), 50_000)
+    bench.advance(PATIENT_MS // 2)
+    b.hello(held=b.held_round())
+    bench.advance(1)
+
+    assert (bench.job().phase, len(bench.rounds())) == (Phase.RUNNING, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "silent_ms"),
+    [
+        pytest.param(
+            JobSpec(min_nodes=2, max_nodes=2, lease_ms=PATIENT_MS), KEEPALIVE_MS - 1, id="sooner"
+        ),
+        pytest.param(
+            JobSpec(min_nodes=2, max_nodes=2, lease_ms=PATIENT_MS, heartbeat_interval_ms=30_000),
+            50_000,
+            id="rare",
+        ),
+    ],
+)
+def test_break_that_keepalive_does_not_explain_is_a_death(spec: JobSpec, silent_ms: int) -> None:
+    """It came too soon for that, or no heartbeat was due."""
+    bench, b = silent(spec, silent_ms)
+    bench.advance(GRACE_MS)
+
+    assert b.node is None
+
+
+def test_run_that_is_over_does_not_wait_for_silent_nodes() -> None:
+    """Their connections are closed, and the next run may begin."""
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=1, lease_ms=PATIENT_MS))
+    (a,) = bench.run_round("a")
+    a.fall_silent()
+    bench.take(inputs.CancelJob(JOB, 0, ""))
+    bench.advance(50_000)
+    a.break_off()
+    bench.advance(GRACE_MS)
+
+    assert a.node is None
 
 
 def test_return_within_the_grace_keeps_the_round() -> None:
