@@ -263,14 +263,15 @@ def test_coordinator_that_runs_is_used(world: World) -> None:
 @pytest.mark.long
 def test_home_that_is_read_only(world: World) -> None:
     """The journal is among the temporary files then, and goes with the job."""
-    agents = [start(world, name, XDG_STATE_HOME="/proc/nowhere") for name in ("a", "b")]
+    where = {"XDG_STATE_HOME": "/proc/nowhere"}
+    agents = [start(world, name, "--log-level=debug", **where) for name in ("a", "b")]
     workers = world.mailbox.workers(2)
-    started = [event for agent in agents for event in agent.events("coordinator_started")]
+    logs = [event for agent in agents for event in agent.events("coordinator_log_kept")]
     temporary = world.folder / f"rallypoint-{os.getuid()}"
     for worker in workers:
         worker.tell("exit", "0")
 
-    assert {Path(event["log"]).parent.parent for event in started} == {temporary}
+    assert {Path(event["path"]).parent.parent for event in logs} == {temporary}
     assert [agent.wait() for agent in agents] == [0, 0]
     assert world.left() == []
     assert kept(temporary) == [FOLDER]

@@ -109,10 +109,10 @@ def test_renewed_certificate_is_shown_to_new_connections(
 ) -> None:
     """Without a restart of anything, and the other node joins with a renewed one, too."""
     head, node = authority.issue("head", [HOST]), authority.issue("node")
-    agents = [start(world, "a", *files(authority, head))]
-    started = agents[0].wait_event("coordinator_started")
+    agents = [start(world, "a", *files(authority, head), "--log-level=debug")]
+    kept = agents[0].wait_event("coordinator_log_kept")
     agents[0].wait_event("coordinator_reached")
-    tail = f"exec tail -n +1 -F {shlex.quote(started['log'])} >&2"
+    tail = f"exec tail -n +1 -F {shlex.quote(kept['path'])} >&2"
     log = world.start("log", ["sh", "-c", tail])
     head.replace_with(authority.issue("head", [HOST]))
     log.wait_event("certificate_renewed")

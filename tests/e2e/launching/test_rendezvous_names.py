@@ -116,8 +116,8 @@ def test_master_that_is_not_this_host_is_passed_on_with_a_warning(world: World) 
 
 
 def test_single_node_needs_no_coordinator(world: World) -> None:
-    """Without a coordinator and an endpoint, the agent starts its own, and logs that."""
-    agent = launch(world, "--nproc_per_node=2")
+    """Without a coordinator and an endpoint, the agent starts its own, and logs that at debug."""
+    agent = launch(world, "--nproc_per_node=2 --log-level=debug")
     workers = world.mailbox.workers(2)
 
     assert {seen(worker, "MASTER_ADDR", "WORLD_SIZE") for worker in workers} == {("127.0.0.1", "2")}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.agent.torchelastic.root_cause import exit_number
 from support.processes.commands import Command
 from support.processes.world import WORKERS, World
 
@@ -47,7 +48,7 @@ def test_root_cause_of_torchs_record(world: World) -> None:
     exit = world.jobs.get(world.job_id).verdict.culprit.exit
     assert named == exit.error_file != str(mine)
     # Under load torch takes seconds to end, and our signal comes first.
-    assert found["message"] == {**message, "errorCode": exit.exit_code or -exit.signal}
+    assert found["message"] == {**message, "errorCode": exit_number(exit)}
     assert found["rallypoint"]["node"] == "a"
     assert (exit.failed_at.seconds, exit.failed_at.nanos) == (int(extra["timestamp"]), 0)
     stack = extra["py_callstack"].rstrip().splitlines()

@@ -261,23 +261,18 @@ class Keeper:
         if self._is_announced or self._process is None or not self._process.has_journal():
             return
         self._is_announced = True
-        hosting = self.hosting
-        access = {}
+        hosting, process = self.hosting, self._process
+        log.info("coordinator_started", kind="hosted", address=hosting.endpoint, pid=process.pid)
+        log.debug("coordinator_log_kept", path=str(process.log))
         if is_loopback(hosting.host):
-            access["access"] = "this host only; for nodes elsewhere give its name as the endpoint"
-        elif who := describe_admission(self._access):
-            access["access"] = who
-        log.info(
-            "coordinator_started",
-            kind="hosted",
-            address=hosting.endpoint,
-            pid=self._process.pid,
-            log=str(self._process.log),
-            **access,
-        )
+            who = "this host only; for nodes elsewhere give its name as the endpoint"
+        else:
+            who = describe_admission(self._access)
+        if who:
+            log.info("access_granted", to=who)
         if why := self._why_exposed:
             then = "set XDG_STATE_HOME to a folder that no other user can write or move"
-            place = str(self._process.log.parent)
+            place = str(process.log.parent)
             log.warning("journal_folder_exposed", path=place, why=why, then=then)
 
     async def _note_end(self, process: HostedProcess) -> None:

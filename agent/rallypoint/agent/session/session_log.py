@@ -104,10 +104,12 @@ class SessionLog:
             return
         self._is_reached = False
         if self._is_first and self._is_standalone:
-            log.info("coordinator_started", kind="built-in", address=self.coordinator)
+            log.debug("coordinator_started", kind="built-in", address=self.coordinator)
         event = "coordinator_reached" if self._is_first else "coordinator_reached_again"
+        # That a node reaches its own coordinator is no news to the person who has started a job.
+        write = log.debug if self._is_first and self._is_standalone else log.info
         self._is_first = False
-        log.info(event, coordinator=self.coordinator, node=self.node_name, job=self.job_id)
+        write(event, coordinator=self.coordinator, node=self.node_name, job=self.job_id)
         if self._arguments_differ_from and not self._is_warned:
             self._is_warned = True
             log.warning(
@@ -184,7 +186,7 @@ class SessionLog:
         )
         if self._limits_threads and count > 1:
             self._limits_threads = False
-            log.info(
+            log.debug(
                 "threads_limited",
                 OMP_NUM_THREADS=1,
                 why="it was not set, and several workers share this node",

@@ -45,11 +45,12 @@ def run(args: Values, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
         serve: serves until its event is set.
     """
     from rallypoint.base.console import STALLED_S, Console, open_text
-    from rallypoint.cli.logs import configure_logs
+    from rallypoint.cli.logs import configure_logs, take_python_logs
 
     console = Console(sys.stderr.fileno())
     console.is_json = args.log_format == "json"
     configure_logs(args.log_level, args.log_format, open_text(console))
+    take_python_logs()
     # Before gRPC is imported: its C core would write its own lines, also one for each handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The members of etcd: its own resolver would wait for name servers that have nothing to say.

@@ -33,6 +33,7 @@ from rallypoint.cli.flags.variables import OTHER_VARIABLES
 
 if TYPE_CHECKING:
     from rallypoint.agent.hosting.keeper import Keeper
+    from rallypoint.base.console import Consoles
     from rallypoint.wire.access import Access
 
 SUBJECTS = (identity, access, job, workload, warm, signals, output, reports, rendezvous)
@@ -95,12 +96,25 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     host = WorkerHost.launch()
     proof = _read_access(args, resolution)
     keeper = _begin_hosting(prog, resolution, proof)
+    consoles = _open_log(args)
     from rallypoint.wire.loading import load_grpc
 
     load_grpc(is_quiet=True)
     from rallypoint.cli.commands.agent.session import run_session
 
-    run_session(args, resolution, placement, host, proof, keeper)
+    run_session(args, resolution, placement, host, proof, keeper, consoles)
+
+
+def _open_log(args: Values) -> Consoles:
+    """Begin the log, before the imports of libraries that may have something to say."""
+    from rallypoint.base.console import Consoles, open_text
+    from rallypoint.cli.logs import configure_logs, take_python_logs
+
+    consoles = Consoles.open()
+    consoles.err.is_json = args.log_format == "json"
+    configure_logs(args.log_level, args.log_format, open_text(consoles.err))
+    take_python_logs()
+    return consoles
 
 
 def _refuse(prog: str, why: str) -> None:

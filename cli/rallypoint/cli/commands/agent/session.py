@@ -26,7 +26,7 @@ from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
-from rallypoint.base.console import Consoles, open_text
+from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
@@ -34,7 +34,6 @@ from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
 from rallypoint.cli.flags.agent import output, warm
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.logs import configure_logs
 from rallypoint.cli.report.reports import new_listener, new_reports
 from rallypoint.elastic.node.built_in import NoCoordinator, end_with, reaching_coordinator
 from rallypoint.elastic.node.options import JobOptions
@@ -54,15 +53,13 @@ def run_session(
     host: WorkerHost,
     proof: Access,
     keeper: Keeper | None,
+    consoles: Consoles,
 ) -> NoReturn:
     """Take part in the job until it ends; then exit.
 
     Exits without closing the event loop or finalizing the interpreter: that takes longer than
     stopping the workers, and a signal meanwhile would change the exit code.
     """
-    consoles = Consoles.open()
-    consoles.err.is_json = args.log_format == "json"
-    configure_logs(args.log_level, args.log_format, open_text(consoles.err))
     _log_notes(resolution.notes)
     _log_launch(args, placement.count)
     for_workers = dict(os.environ)
