@@ -15,6 +15,15 @@ from rallypoint.base.needs import count_startable
 from support.processes.sandbox import CLONE, CLONE3, KILL, PRCTL, sandbox
 from support.processes.world import World
 
+API = """
+from rallypoint.elastic import LaunchConfig, RendezvousError, elastic_launch
+
+if __name__ == "__main__":
+    try:
+        elastic_launch(LaunchConfig(1, 1, 2), print)()
+    except RendezvousError as error:
+        print(error)
+"""
 HIDE_PROC = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
 OTHER_PROC = ("unshare", "--pid", "--fork")
 
@@ -58,6 +67,26 @@ def test_what_is_not_there_is_named(
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith(f"node-agent: error: {words}")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        pytest.param((PRCTL,), "prctl cannot be used here", id="prctl"),
+        pytest.param((CLONE, CLONE3), "only 0 more processes and threads", id="processes"),
+    ],
+)
+def test_what_is_not_there_is_an_error_of_a_launch(
+    world: World, calls: tuple[int, ...], words: str
+) -> None:
+    """The same line, before anything is started."""
+    script = world.folder / "launch.py"
+    script.write_text(API)
+    done = world.run(*sandbox(errno.EAGAIN, *calls), sys.executable, str(script))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(words)
+    assert done.stdout.count("\n") == 1
 
 
 def test_limit_of_files_is_raised_for_the_agent_alone(world: World) -> None:

@@ -10,10 +10,12 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.base.needs import find_kernel_lack, find_limit
 from rallypoint.elastic.agents.simple_agent import SimpleElasticAgent
 from rallypoint.elastic.logs.logs_specs import LogsSpecs
 from rallypoint.elastic.metrics import prof
 from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.rendezvous.errors import RendezvousError
 from rallypoint.elastic.values.run_result import RunResult
 from rallypoint.elastic.values.worker_group import WorkerGroup, WorkerState
 from rallypoint.elastic.values.worker_spec import WorkerSpec
@@ -86,6 +88,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         from rallypoint.agent.helper.processes import open_missing_streams
         from rallypoint.agent.workers.environ import Launch
 
+        self._check_needs()
         open_missing_streams()
         entrypoint, args = self._worker_group.spec.entrypoint, self._worker_group.spec.args
         assert entrypoint is not None
@@ -96,6 +99,16 @@ class LocalElasticAgent(SimpleElasticAgent):
 
         self._function = FunctionLaunch(entrypoint, args, self._start_method)
         return self._function.launch, self._function.host()
+
+    def _check_needs(self) -> None:
+        """Raise RendezvousError if this node lacks what an agent needs; see `base.needs`.
+
+        Whether output is tee'd and a coordinator hosted is not known yet: both need a little more.
+        """
+        workers = self._worker_group.spec.local_world_size
+        lack = find_kernel_lack() or find_limit(workers, is_teed=False, hosts=False)
+        if lack:
+            raise RendezvousError(lack)
 
     def _leave(self, sigval: signal.Signals | None) -> None:
         try:
