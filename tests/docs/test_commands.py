@@ -1,8 +1,8 @@
 """Every command in the README and in docs/ that can run here runs as it is printed.
 
-It is pasted with its line breaks. Only two words are replaced: the port 50051 by a free one, and
-the address of the repository by the checkout. CONTRIBUTING.md says how a page marks what runs
-elsewhere, later, or not at all.
+It is pasted with its line breaks. Only a few words are replaced: the ports 50051 and 29400 by free
+ones, and the address of the repository by the checkout. CONTRIBUTING.md says how a page marks what
+runs elsewhere, later, or not at all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from rallypoint.cli.commands.agent.command import build_parser as build_agent_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
 from support.docs.pages import (
+    AT_REST,
     NEEDS,
     PAGES,
     REPOSITORY,
@@ -35,6 +37,8 @@ from support.processes.commands import SCRIPTS, kill
 from support.processes.world import World
 
 URL = "https://github.com/rallypoint-dev/rallypoint"
+PORTS = ("50051", "29400")
+"""Of coordinators, as the pages print them."""
 LONG_LIMIT_S = 400
 PARSERS = {"agent": build_agent_parser(), "coordinator": build_coordinator_parser()}
 COMMAND = re.compile(r"\brallypoint (agent|coordinator) ([^#&|>\n]*)")
@@ -90,9 +94,12 @@ def prepare_env(session: Session, world: World) -> dict[str, str]:
     return env
 
 
-def fit(command: str, port: int) -> str:
-    """Return a command with a free port, and with this checkout as the repository."""
-    return command.replace(URL, f"{REPOSITORY} rallypoint").replace("50051", str(port))
+def fit(command: str, ports: Mapping[str, int]) -> str:
+    """Return a command with free ports, and with this checkout as the repository."""
+    command = command.replace(URL, f"{REPOSITORY} rallypoint")
+    for printed, free in ports.items():
+        command = command.replace(printed, str(free))
+    return command
 
 
 @pytest.mark.parametrize("session", session_parameters())
@@ -101,16 +108,20 @@ def test_commands_run_as_printed(session: Session, tmp_path: Path) -> None:
     if session.missing:
         pytest.skip(f"{', '.join(session.missing)} not installed: make test-frameworks")
     with World(tmp_path, "localhost:1") as world:
-        env, port = prepare_env(session, world), world.ports.reserve()
+        env = prepare_env(session, world)
+        ports = {printed: world.ports.reserve() for printed in PORTS}
         shell = Shell(env, prepare_folder(session, tmp_path))
         limit_s = LONG_LIMIT_S if "long" in session.options else LIMIT_S
         try:
             expected: list[str] = []
-            for step in session.steps():
-                code = shell.run(fit(step.command, port), limit_s)
-                assert code == 0, f"{step.command}: {code}\n{shell.text()}"
-                expected += step.output
-                shell.await_shapes(expected)
+            for block in session.blocks:
+                if AT_REST in block.options:
+                    assert world.left([shell.pid]) == []
+                for step in block.steps():
+                    code = shell.run(fit(step.command, ports), limit_s)
+                    assert code == 0, f"{step.command}: {code}\n{shell.text()}"
+                    expected += step.output
+                    shell.await_shapes(expected)
         finally:
             for pid in world.marked():
                 kill(pid)  # which may have ended those after it

@@ -20,7 +20,9 @@ _COMMENT = re.compile(r" *<!-- (test|file|not run): (.+) -->$")
 PLACES = ("in the repository", "in a clone", "fresh environment")
 NEEDS = "needs "
 """Before the name of a package: the session runs where it is installed."""
-WORDS = ("long", "continued", *PLACES)
+AT_REST = "at rest"
+"""The block runs once every process of the blocks before it has ended."""
+WORDS = ("long", "continued", AT_REST, *PLACES)
 """What `<!-- test: … -->` may say, separated by commas."""
 
 
@@ -88,9 +90,6 @@ class Session:
         """Return the packages that it needs and that are not installed here."""
         needed = (one.removeprefix(NEEDS) for one in self.options if one.startswith(NEEDS))
         return [name for name in needed if find_spec(name) is None]
-
-    def steps(self) -> list[Step]:
-        return [step for block in self.blocks for step in block.steps()]
 
 
 def find_blocks(path: Path) -> Iterator[Block]:

@@ -18,11 +18,14 @@ _LOG = re.compile(r"\S+ \d\d:\d\d:\d\d (\w+) +(\w+) *(.*)")
 _KEY = re.compile(r"(?:^|\s)(\w+)=")
 _WHY = re.compile(r"why='([^']*)'")
 _HEX = r"\b[0-9a-f]{6,}\b"
+_DURATION = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b")
+"""Such as `3m20s`: a time, in whatever units it is shown."""
 _NUMBER = re.compile(rf"(?:{_HEX}|\d+)(?:[.,:-](?:{_HEX}|\d+))*")
 
 
 def shape(line: str) -> str:
     """Return what must agree: all but numbers; of a log line the event, the fields and a reason."""
+    line = _DURATION.sub("#", line)
     if log := _LOG.match(line):
         level, event, fields = log.groups()
         why = _WHY.findall(_NUMBER.sub("#", fields))
@@ -53,6 +56,10 @@ class Shell:
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def run(self, command: str, limit_s: float = LIMIT_S) -> int:
         """Run a command; return its exit code, or 0 at once if it ends with `&`."""
