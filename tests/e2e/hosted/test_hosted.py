@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.base.exit_codes import EXIT_CANCELLED
 from rallypoint.wire.last_runs import FOLDER
 from support.operator.broken import listening
 from support.processes.commands import COORDINATOR, NODE_AGENT, SCRIPTS, Command, describe
@@ -68,6 +69,18 @@ def test_job_brings_its_coordinator(world: World) -> None:
     assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {job_name(world)}
     assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {world.target}
     finish(world, agents)
+
+
+def test_change_is_awaited_although_the_coordinator_ends_with_it(world: World) -> None:
+    """`cancel --wait` learns from what the coordinator has left that every agent has left."""
+    agents = [start(world, name) for name in ("a", "b")]
+    world.mailbox.workers(2)
+    job = job_name(world)
+    done = world.run(RALLYPOINT, "-c", world.target, "cancel", job, "--wait")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"{job}: run 1 has ended on every node"
+    assert [agent.wait() for agent in agents] == [EXIT_CANCELLED] * 2
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.operator.changes.goals import Goal, Progress, Standing
-from rallypoint.cli.operator.failures import CommandFailed, TimedOut
+from rallypoint.cli.operator.failures import CommandFailed, NotReached, TimedOut
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.output import Output, clean
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rallypoint.client import Client
 
 REFRESH_S = 1.0
+BEFORE_S = 5.0
+"""How long before a wait the run may have ended that the same command has changed."""
 
 
 def wait_for(invocation: Invocation, job_id: str, goal: Goal, limit_s: float) -> None:
@@ -44,7 +46,7 @@ def wait_for(invocation: Invocation, job_id: str, goal: Goal, limit_s: float) ->
             invocation.open_client(OUTAGE_S) as client,
             follow(client, job_id, view=view) as changes,
         ):
-            look = _Look(client, job_id, goal)
+            look = _Look(invocation, client, job_id, goal)
             found = _wait(look, changes, show, time.monotonic() + limit_s)
     except KeyboardInterrupt:
         invocation.output.note(f"the wait is over, and the change continues: {_where(job_id)}")
@@ -66,7 +68,9 @@ def _where(job_id: str) -> str:
 class _Look:
     """Judges each change of a job."""
 
-    def __init__(self, client: Client, job_id: str, goal: Goal) -> None:
+    def __init__(self, invocation: Invocation, client: Client, job_id: str, goal: Goal) -> None:
+        self._invocation = invocation
+        self._began_s = time.monotonic()
         self._client = client
         self._job_id = job_id
         self._goal = goal
@@ -95,6 +99,25 @@ class _Look:
             return Progress(Standing.PENDING, str(error))
         return self._goal.judge(change.job, nodes)
 
+    def judge_left(self) -> Progress | None:
+        """Return how the goal has ended if a hosted coordinator has ended with the run meanwhile.
+
+        It ends once every agent knows the outcome, often before a watch does.
+        """
+        try:
+            self._invocation.check_reachable()
+        except NotReached:
+            from rallypoint.cli.operator.reads.left import find_left
+
+            left = find_left(self._invocation.target.endpoints)
+            job = left.jobs.get(self._job_id)
+            if job is None or job.phase != job_pb2.JOB_PHASE_CLOSED:
+                return None
+            if left.ages_s[self._job_id] > time.monotonic() - self._began_s + BEFORE_S:
+                return None  # of an earlier coordinator
+            return self._goal.judge_end(self._job_id, job)
+        return None
+
 
 def _wait(look: _Look, changes: Changes, show: Callable[[str], None], end_s: float) -> Progress:
     """Return the last progress; still pending: the time is over."""
@@ -105,6 +128,8 @@ def _wait(look: _Look, changes: Changes, show: Callable[[str], None], end_s: flo
             change = changes.get(timeout=min(REFRESH_S, left_s))
         except Empty:
             is_new = look.is_unsure
+            if changes.is_away and (found := look.judge_left()) is not None:
+                return found
         else:
             is_new = True
         if is_new and change is not None:

@@ -45,6 +45,8 @@ class Changes:
         self._changed = threading.Condition()
         self._newest: Change | None = None
         self._end: Change | None = None
+        self.is_away = False
+        """No coordinator answers now."""
 
     def put(self, change: Change) -> None:
         """Replace the state that was not taken yet; the end comes after the last state."""
@@ -97,11 +99,13 @@ def follow(
             try:
                 with client.watch_job(job_id, view=view, after=seen) as answers:
                     for answer in answers:
+                        changes.is_away = False
                         seen = answer.revision
                         changes.put(Change(answer.job))
                 changes.put(Change())
                 return
             except Unavailable:
+                changes.is_away = True
                 is_closed.wait(AGAIN_S)
             except RallypointError as error:
                 changes.put(Change(error=error))
