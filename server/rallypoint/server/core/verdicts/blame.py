@@ -204,11 +204,16 @@ _VERBS = {
 }
 
 
-def find_verdict(round: Round) -> Verdict | None:
+def find_verdict(round: Round, *, is_final: bool = False) -> Verdict | None:
     """Return what failed first in the round, as known now, or None.
 
     The consequence is undecided. The verdict is provisional while the round stops: a node that is
-    lost later explains the failures of its peers.
+    lost later explains the failures of its peers, and a worker that failed earlier can be reported
+    later. Until then no text says that a worker failed first.
+
+    Args:
+        round: the round.
+        is_final: every member is clean, lost or overdue, so no other failure can be reported.
     """
     departure = explaining_departure(round)
     if departure is not None:
@@ -223,7 +228,7 @@ def find_verdict(round: Round) -> Verdict | None:
         first = round.overdue[0] if round.overdue else None
         text = f"the workers on {', '.join(round.overdue)} did not start in time"
         return Verdict(VerdictCause.START_OVERDUE, round.header.number, first, text)
-    return _judge_workers(round) if round.failures else None
+    return _judge_workers(round, is_final=is_final) if round.failures else None
 
 
 def _judge_departure(round: Round, departure: Departure) -> Verdict:
@@ -263,13 +268,16 @@ def _judge_drain(round: Round) -> Verdict:
     return Verdict(VerdictCause.NODE_LEFT, round.header.number, drained.name, text)
 
 
-def _judge_workers(round: Round) -> Verdict:
+def _judge_workers(round: Round, *, is_final: bool) -> Verdict:
     culprit = _find_culprit(round.failures)
     exit, error = culprit.exit, error_text(culprit.exit)
     after_ms = exit.ran_ms - exit.error_age_ms
+    failed = "was reported first" if culprit is round.failures[0] else "failed"
+    if is_final:
+        failed = "failed first"
     text = (
         f"rank {culprit.rank} (local rank {exit.local_rank}, pid {exit.pid}) on node "
-        f"{culprit.name} failed first: {describe_exit(exit)}, {after_ms / 1000:.1f} s "
+        f"{culprit.name} {failed}: {describe_exit(exit)}, {after_ms / 1000:.1f} s "
         f"after its start"
     )
     return Verdict(

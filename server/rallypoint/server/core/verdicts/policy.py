@@ -56,7 +56,7 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
         round: the round, stopped, with every member clean, lost or overdue.
         now_ms: journal time of the decision.
     """
-    verdict = find_verdict(round)
+    verdict = find_verdict(round, is_final=True)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
     has_advanced = round.step > job.counts.step
     made_progress = has_advanced or ended_ms - round.sealed_ms >= job.spec.progress_ms

@@ -76,7 +76,7 @@ def test_stop_that_was_decided_remains() -> None:
 
     assert isinstance(b.desired, DesiredStop)
     assert NodeState.FAILED is a.known_node.state
-    assert "failed first: error recorded, then exit code 0" in bench.the_verdict().text
+    assert "was reported first: error recorded, then exit code 0" in bench.the_verdict().text
     bench.obey()
     assert 1 == bench.job().counts.restart_count
 

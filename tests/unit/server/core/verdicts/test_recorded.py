@@ -60,7 +60,7 @@ def test_verdict_is_there_at_once_and_the_stop_follows() -> None:
     a.record(recorded())
 
     assert (("a", 0), VerdictCause.WORKER_FAILED) == (culprit(bench), bench.the_verdict().cause)
-    assert "failed first: error recorded, still running, 60.0 s" in bench.the_verdict().text
+    assert "was reported first: error recorded, still running, 60.0 s" in bench.the_verdict().text
     assert NodeState.FAILED is a.known_node.state
     bench.advance(EXIT_DUE_MS - 1)
     assert isinstance(b.desired, DesiredRun)
@@ -95,7 +95,7 @@ def test_its_end_is_the_same_failure() -> None:
     a.exit(stopped(5_250, 3_000))
 
     verdict = bench.the_verdict()
-    failed = "failed first: error recorded, then signal 15 (SIGTERM), 54.8 s after its start"
+    failed = "was reported first: error recorded, then signal 15 (SIGTERM), 54.8 s after its start"
     assert failed in verdict.text
     assert "it recorded its error 2.2 s before the stop signal" == verdict.evidence
     assert (0, 1) == (verdict.collateral_count, len(verdict.groups))
@@ -182,6 +182,21 @@ def test_first_record_is_the_cause(
     b.record(recorded(second_ms))
 
     assert expected == bench.the_verdict().name, claim
+
+
+def test_failure_is_the_first_one_only_once_the_round_has_ended() -> None:
+    """While the round stops, an earlier failure may still be reported: the verdict names it."""
+    bench, a, b = pair()
+    a.fail()
+    early = bench.the_verdict().text
+
+    b.exit(replace(worker_exit(1), error=recorded(3_000).error))
+    bench.obey()
+
+    verdict = bench.the_verdict()
+    assert "rank 0 (local rank 0, pid 4000) on node a was reported first: exit code 1" in early
+    assert "on node b failed first: exit code 1" in verdict.text
+    assert verdict.evidence.startswith("rank 0 on node a was reported first, but it failed 3 s ")
 
 
 def test_record_outranks_a_later_crash_that_was_reported_first() -> None:

@@ -278,7 +278,7 @@ def test_recorded_error_has_its_age_in_the_verdict() -> None:
     b.exit(stopped(480, 30))
 
     verdict = bench.the_verdict()
-    failed = "failed first: error recorded, then signal 15 (SIGTERM), 1.5 s after its start"
+    failed = "failed: error recorded, then signal 15 (SIGTERM), 1.5 s after its start"
     assert verdict.text.endswith(f"{failed}: {NAN}")
     assert verdict.evidence.endswith("; it recorded its error 0.5 s before the stop signal")
 
