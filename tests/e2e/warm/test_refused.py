@@ -31,11 +31,14 @@ def test_changed_module_makes_its_standby_useless(world: World) -> None:
     begin_cold_round(room, "noted.py has changed")
 
 
-def test_stopped_standby_is_not_waited_for(world: World) -> None:
+DEAF = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))\n"
+
+
+def test_standby_that_hangs_is_not_waited_for(world: World) -> None:
     """It has a moment to answer; then it is killed, and its worker starts cold."""
-    room = Room(world, nproc=1)
+    room = Room(world, nproc=1, text=MODULE + DEAF)
     (standby,) = room.await_ready(1)
-    os.kill(standby, signal.SIGSTOP)
+    os.kill(standby, signal.SIGUSR1)  # not SIGSTOP: its agent may be about to continue it
 
     begin_cold_round(room, "did not answer within")
     assert standby not in world.marked()

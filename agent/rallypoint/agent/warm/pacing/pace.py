@@ -62,10 +62,10 @@ class Pace(Struct):
         low_until_s = time.monotonic() + LOW_LIMIT_S
         is_low = True
         await asyncio.sleep(CREDIT_S)
-        try:
-            while True:
-                _signal(standby, signal.SIGSTOP)
-                begun_s = time.monotonic()
+        while True:
+            _signal(standby, signal.SIGSTOP)
+            begun_s = time.monotonic()
+            try:
                 has_room = await self._look()
                 if is_low and (not has_room or time.monotonic() >= low_until_s):
                     is_low = False
@@ -73,12 +73,11 @@ class Pace(Struct):
                         _log_delay(standby)
                 if not is_low and standby.exited is None:  # else the pid may be another's
                     await end_low_priority(standby.pid)  # again: it may have lowered it since
+            finally:
                 _signal(standby, signal.SIGCONT)
-                add_stopped_s(time.monotonic() - begun_s)
-                free_s = FREE_S if is_low else PERIOD_S
-                await asyncio.sleep(free_s if has_room else BURST_S)
-        finally:
-            _signal(standby, signal.SIGCONT)
+            add_stopped_s(time.monotonic() - begun_s)
+            free_s = FREE_S if is_low else PERIOD_S
+            await asyncio.sleep(free_s if has_room else BURST_S)
 
     async def _look(self) -> bool:
         """Return whether there is room, after the time that a standby is stopped."""

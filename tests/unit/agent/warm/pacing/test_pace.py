@@ -121,6 +121,16 @@ async def test_standby_runs_while_there_is_room(eased: list[int]) -> None:
         assert eased == []
 
 
+async def test_standby_that_runs_is_not_continued_at_the_end() -> None:
+    """A user may have stopped it since."""
+    host, looks = Host(), usages(is_busy=False)
+    async with keep(host, lambda root: next(looks), []):
+        await host.await_signals(2)
+        await give_turns()
+
+    assert host.signals == [signal.SIGSTOP, signal.SIGCONT]
+
+
 async def test_standby_that_takes_long_gets_its_share(
     eased: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +161,7 @@ async def test_kernel_that_writes_something_else_stops_nothing_for_long(error: E
 
 
 async def test_standby_runs_afterwards() -> None:
-    """Whatever was the last signal, it is continued."""
+    """One that is stopped is continued."""
     host, looks = Host(), usages(is_busy=True)
     async with keep(host, lambda root: next(looks), []):
         await host.await_signals(1)
