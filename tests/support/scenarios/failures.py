@@ -9,7 +9,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
 from support.processes.commands import Command
 from support.processes.world import World
 from support.torchrun.launchers import RUN_LIMIT_S, Drive, Launcher, Ran, scenario
@@ -35,19 +34,6 @@ def root_cause(ran: Ran) -> dict[str, str]:
         if field := re.fullmatch(r"  (\w+) ?: (.*)", line):
             fields.setdefault(field[1], field[2])
     return fields
-
-
-def exit_code_after_record(ran: Ran) -> int:
-    """Return the exit code of a worker that has recorded an exception.
-
-    It is 1. On a busy machine an interpreter with torch may need longer to end than a worker has
-    after it has recorded its error. Then the node agent stops it, and its report says so.
-    """
-    late = re.search(r"recorded its error (\S+) s before the stop signal", "\n".join(report(ran)))
-    if late is None:
-        return 1
-    assert float(late[1]) >= EXIT_DUE_MS / 1000
-    return -signal.SIGTERM
 
 
 @scenario("--nproc-per-node 2 --shutdown-timeout 20 tell.py sync 0/obey 1/exit=7")
@@ -108,11 +94,9 @@ def recorded_failure(ran: Ran) -> None:
     assert place == "attempt_0/1/error.json"
     assert error["message"] == "RuntimeError: boom"
     assert "in obey" in error["extraInfo"]["py_callstack"]
-    code = exit_code_after_record(ran)
-    signal_name = " (SIGTERM)" if code < 0 else ""
-    assert {**error, "errorCode": code} == root
+    assert {**error, "errorCode": 1} == root  # also if it was slow to exit, and was stopped
     assert cause["rank"] == "1 (local_rank: 1)"
-    assert cause["exitcode"] == f"{code} (pid: {second.pid}){signal_name}"
+    assert cause["exitcode"] == f"1 (pid: {second.pid})"
     assert cause["error_file"] == second.env["TORCHELASTIC_ERROR_FILE"]
     assert cause["traceback"] == "Traceback (most recent call last):"
     assert "  RuntimeError: boom" in report(ran)
