@@ -44,6 +44,20 @@ async def follow(watch: Watch, revision: int) -> tuple[dict[str, int], list[str]
     return jobs, deleted, seen
 
 
+def hold_interval(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let the interval after the first message last until the event is set."""
+    ends = asyncio.Event()
+    update = jobs_view.JobsView.update
+
+    async def wait(view: jobs_view.JobsView, prefix: str = "", after: int | None = None) -> None:
+        if after is None:
+            await ends.wait()
+        await update(view, prefix, after)
+
+    monkeypatch.setattr(jobs_view.JobsView, "update", wait)
+    return ends
+
+
 async def test_watch_begins_with_every_job() -> None:
     """In the order of their revisions; then come changes, each once."""
     async with served() as server:
@@ -155,7 +169,7 @@ async def test_slow_watcher_learns_that_it_missed_something(
 ) -> None:
     """Deletions are forgotten while its next message waits."""
     monkeypatch.setattr(revisions, "DELETIONS_MAX", 1)
-    monkeypatch.setattr(jobs_view, "INTERVAL_S", 0.2)
+    interval_ends = hold_interval(monkeypatch)
     async with served() as server:
         reader = Reader(server)
         for number, job_id in enumerate("abc", 1):
@@ -164,13 +178,14 @@ async def test_slow_watcher_learns_that_it_missed_something(
             await watch.next()
             for job_id in "abc":
                 await reader.delete(job_id)
+            interval_ends.set()
 
             assert grpc.StatusCode.OUT_OF_RANGE is (await watch.ending()).code()
 
 
 async def test_changes_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within an interval, each job is sent once, as it is at its end."""
-    monkeypatch.setattr(jobs_view, "INTERVAL_S", 0.5)
+    interval_ends = hold_interval(monkeypatch)
     async with served() as server:
         await server.join("a", 1)
         await server.join("b", 2)
@@ -181,6 +196,7 @@ async def test_changes_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
                 for job_id in "ab":
                     await reader.change(job_id)
             latest = (await reader.list()).revision
+            interval_ends.set()
             jobs, _, seen = await follow(watch, latest)
 
     assert {"a": latest - 1, "b": latest} == jobs
