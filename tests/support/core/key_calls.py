@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from msgspec import Struct
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
-from rallypoint.v1 import node_pb2
 from rallypoint.wire.errors import unpack_detail
 from support.core.served import LIMIT_S, Agent, Served, served
 
@@ -58,7 +59,9 @@ class Worker(Struct):
 async def worker(job_id: str = "job") -> AsyncIterator[Worker]:
     async with served() as server:
         agent = server.agent(job_id, 1)
-        await agent.hello(local_world_size=2)
+        # It sends no heartbeats, and a machine may be slow.
+        lease = job_pb2.JobSpec(lease=Duration(seconds=600))
+        await agent.hello(local_world_size=2, spec=lease)
         order = (await agent.read()).welcome.desired.run
         yield Worker(server, agent, order.worker_token)
 
