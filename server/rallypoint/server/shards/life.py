@@ -172,8 +172,10 @@ class Life:
                 if not is_known:
                     await self._look()
                     is_known = True
-                end = prefix_end(self._view.begin)
-                await watch(self._client, self._view.begin, end, self._view.revision + 1, self._see)
+                begin, end = self._view.begin, prefix_end(self._view.begin)
+                # From the last known revision, although it brings nothing new. Older members take a
+                # watch at the revision of a compaction, and do not tell what was deleted there.
+                await watch(self._client, begin, end, self._view.revision, self._see)
             except EtcdCompacted:
                 is_known = False
             except EtcdError as error:

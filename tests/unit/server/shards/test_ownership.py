@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from rallypoint.server.etcd.client import EtcdClient
-from rallypoint.server.etcd.errors import OUT_OF_SPACE, EtcdOutOfSpace, EtcdRefusedUser
+from rallypoint.server.etcd.errors import (
+    OUT_OF_SPACE,
+    EtcdOutOfSpace,
+    EtcdRefusedUser,
+    EtcdTimedOut,
+)
 from rallypoint.server.etcd.values import Delete, Put, prefix_end
 from rallypoint.server.etcd.watch import Seen, watch
 from rallypoint.server.journal.etcd.fleet import open_fleet
@@ -196,6 +202,42 @@ async def test_history_that_etcd_compacts(
     await owners.until(8, 8)
 
     assert begun[0] < last.revision < begun[1]
+
+
+async def test_deletion_that_etcd_compacts(
+    owners: Owners,
+    etcd: Cluster,
+    connect: Connect,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older members do not tell a watch what was deleted at the very revision of a compaction."""
+    client, cut, mended = connect(etcd, prefix), asyncio.Event(), asyncio.Event()
+
+    async def watch_until_cut(*asked: Any) -> None:
+        if cut.is_set():
+            await mended.wait()
+            await watch(*asked)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch(*asked))
+            await cut.wait()
+            watching.cancel()
+        raise EtcdTimedOut("the watch is broken")
+
+    monkeypatch.setattr("rallypoint.server.shards.life.watch", watch_until_cut)
+    key = owner_key(prefix, 7)
+    await client.transact([], [Put(key, b'{"member": "command"}')])
+    owners.start()
+    await owners.until(15)
+    view, newest = owners.ownerships[0].view, (await client.range(key)).revision
+    await owners.until_true(lambda: view.revision == newest)
+    cut.set()
+    deleted = await client.transact([], [Delete(key)])
+    await asyncio.to_thread(etcd.control, "compact", str(deleted.revision))
+    mended.set()
+    await owners.until(16)
+
+    assert deleted.revision == newest + 1
 
 
 async def test_shards_of_a_newer_version_go_to_those_who_can_serve_them(owners: Owners) -> None:
