@@ -68,7 +68,7 @@ class SimClient:
         attempt_s: float | None = None,
     ) -> Ranged:
         etcd = self.member.fleet.etcd
-        read = partial(etcd.range, key, end, revision, limit)
+        read = partial(etcd.range, key, end, revision, limit, keys_only=keys_only)
         found: Ranged = await self._call(read, limit_s, attempt_s)
         return found
 

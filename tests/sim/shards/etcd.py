@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rallypoint.server.etcd.errors import EtcdCompacted, EtcdLeaseGone
+from msgspec.structs import replace
+
+from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError, EtcdLeaseGone, EtcdTooLarge
 from rallypoint.server.etcd.values import (
     Change,
     Condition,
@@ -25,6 +27,9 @@ from rallypoint.server.etcd.values import (
 )
 
 Seen = Callable[[tuple[Change, ...]], None]
+OPERATIONS_MAX = 128
+REQUEST_BYTES_MAX = 3 << 19
+"""Defaults of etcd: of the conditions and of each branch of a transaction, and of a request."""
 
 
 @dataclass(slots=True)
@@ -57,7 +62,9 @@ class Etcd:
         self._history: list[Change] = []
         """Of watched keys, oldest first."""
         self._compacted = 0
-        """Changes up to this revision are gone."""
+        """Changes before this revision are gone."""
+        self._deleted: dict[bytes, int] = {}
+        """When each key was deleted last."""
         self._watched = b""
 
     def remember(self, prefix: bytes) -> None:
@@ -66,7 +73,9 @@ class Etcd:
 
     # --- reads ---
 
-    def range(self, key: bytes, end: bytes, revision: int, limit: int) -> Ranged:
+    def range(
+        self, key: bytes, end: bytes, revision: int, limit: int, *, keys_only: bool = False
+    ) -> Ranged:
         """Return keys as they are now.
 
         A revision that is not the newest one counts as compacted away if anything in the range has
@@ -74,13 +83,27 @@ class Etcd:
 
         Raises:
             EtcdCompacted: see above.
+            EtcdError: the revision is still to come.
         """
+        if revision > self.revision:
+            raise EtcdError("required revision is a future revision")
         found = self._find(key, end)
-        if revision and any(pair.modified > revision for pair in found):
+        if revision and (revision < self._compacted or self._has_changed(key, end, revision)):
             raise EtcdCompacted("etcd has compacted this revision away")
         has_more = bool(limit) and len(found) > limit
+        if keys_only:
+            found = [replace(pair, value=b"") for pair in found]
         shown = found[:limit] if limit else found
         return Ranged(tuple(shown), has_more, self.revision, self.term)
+
+    def _has_changed(self, key: bytes, end: bytes, revision: int) -> bool:
+        """Return whether any key of a range was set or deleted after a revision."""
+        if revision == self.revision:
+            return False
+        gone = Delete(key, end)
+        return any(pair.modified > revision for pair in self._find(key, end)) or any(
+            at > revision and _covers(gone, one) for one, at in self._deleted.items()
+        )
 
     def _find(self, key: bytes, end: bytes) -> list[KeyValue]:
         if not end:
@@ -113,8 +136,13 @@ class Etcd:
         """Do one branch.
 
         Raises:
+            EtcdTooLarge: it has too many conditions or operations, or too many bytes.
+            EtcdError: a branch changes a key twice.
             EtcdLeaseGone: a key would hold on to a lease that has ended.
         """
+        _check_size(conditions, then, otherwise)
+        _check_keys(then)
+        _check_keys(otherwise)
         is_done = all(map(self.holds, conditions))
         branch = then if is_done else otherwise
         for one in branch:
@@ -148,6 +176,7 @@ class Etcd:
 
     def _delete(self, key: bytes, revision: int) -> Change:
         before = self.keys.pop(key)
+        self._deleted[key] = revision
         if before.lease in self.leases:
             self.leases[before.lease].keys.discard(key)
         return Change(KeyValue(key, b"", 0, revision, 0), is_deleted=True)
@@ -204,7 +233,7 @@ class Etcd:
         Raises:
             EtcdCompacted: some of them are gone.
         """
-        if from_revision <= self._compacted:
+        if from_revision < self._compacted:
             raise EtcdCompacted("etcd has compacted the watched revision away")
         watcher = Watcher(prefix, seen)
         past = [
@@ -218,6 +247,37 @@ class Etcd:
         return watcher
 
     def compact(self) -> None:
-        """Forget all changes so far."""
+        """Forget all changes but the keys set by the newest one.
+
+        A watch may begin at that revision, and etcd before 3.5.19 does not tell it what was deleted
+        there.
+        """
         self._compacted = self.revision
-        self._history.clear()
+        self._history = [
+            one
+            for one in self._history
+            if one.pair.modified == self.revision and not one.is_deleted
+        ]
+
+
+def _covers(delete: Delete, key: bytes) -> bool:
+    return delete.key <= key < delete.end if delete.end else delete.key == key
+
+
+def _check_size(
+    conditions: Sequence[Condition], then: Sequence[Operation], otherwise: Sequence[Operation]
+) -> None:
+    """Refuse a transaction that is too long, as etcd does before it looks at any key."""
+    if max(len(conditions), len(then), len(otherwise)) > OPERATIONS_MAX:
+        raise EtcdTooLarge("too many operations")
+    puts = [one for one in (*then, *otherwise) if isinstance(one, Put)]
+    if sum(len(one.key) + len(one.value) for one in puts) > REQUEST_BYTES_MAX:
+        raise EtcdTooLarge("request is too large")
+
+
+def _check_keys(branch: Sequence[Operation]) -> None:
+    """Refuse a branch that sets a key twice, or sets and deletes it."""
+    keys = [one.key for one in branch if isinstance(one, Put)]
+    deletes = [one for one in branch if isinstance(one, Delete)]
+    if len(set(keys)) < len(keys) or any(_covers(one, key) for one in deletes for key in keys):
+        raise EtcdError("duplicate key given in txn request")
