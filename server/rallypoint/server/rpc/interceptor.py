@@ -9,8 +9,9 @@ Refusals are no exceptions here: a handler aborts its call with their status.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -328,8 +329,8 @@ def _to_end(error: Exception, context: _Context, method: str) -> Status | Except
         elif may_log():
             log.warning("message_rejected", path="message", problem=problem)
         return invalid_status("message", problem)
-    if context.done() and all(isinstance(cause, _AFTER_THE_END) for cause in causes):
-        return error  # the peer has gone; gRPC expects this and sends nothing
+    if has_ended(causes, context):
+        return error  # gRPC expects this and sends nothing
     incident = new_incident()
     log.error("call_failed", incident=incident, exc_info=error)
     return internal_status(incident)
@@ -350,14 +351,25 @@ async def _end(context: _Context, end: Status | Exception) -> NoReturn:
     except grpc.aio.AbortError as error:
         forget_frames(error)
         end = error
+    if not context.done():  # the peer has gone
+        await asyncio.sleep(CANCEL_S_MAX)
     try:
         raise end
     finally:
         del context, end
 
 
+CANCEL_S_MAX = 1.0
+"""gRPC cancels the call of a peer that has gone, but a write may fail just before."""
 _AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError, cygrpc.ExecuteBatchError)
-"""Raised by reads and writes on a call that has ended."""
+"""Raised by reads and writes on a call that has ended; all but the first also when the peer has
+gone. Then the call is not `done`: no status was sent."""
+
+
+def has_ended(causes: Sequence[BaseException], context: _Context) -> bool:
+    """Return whether exceptions only say that a call has ended, or that its peer has gone."""
+    is_over = context.done() or any(isinstance(cause, grpc.aio.InternalError) for cause in causes)
+    return is_over and all(isinstance(cause, _AFTER_THE_END) for cause in causes)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

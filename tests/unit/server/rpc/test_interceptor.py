@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
 from rallypoint.server.rpc import envelopes, job_service
+from rallypoint.server.rpc.interceptor import has_ended
 from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.node import show_session
@@ -235,3 +238,25 @@ async def test_log_has_the_beginning_of_a_name_only(lines: list[Any]) -> None:
 
     assert [] == [line for line in lines if len(repr(line)) > 2_000]
     assert "hello_rejected" in [line["event"] for line in lines]
+
+
+GONE = cygrpc.ExecuteBatchError("a write has failed")
+MISUSED = grpc.aio.UsageError("RPC already finished.")
+
+
+@pytest.mark.parametrize(
+    ("causes", "is_done", "expected"),
+    [
+        ([GONE], False, True),
+        ([GONE, MISUSED], False, True),
+        ([MISUSED], True, True),
+        ([MISUSED], False, False),
+        ([GONE, Planted()], False, False),
+        ([Planted()], True, False),
+    ],
+)
+def test_peer_that_goes_is_no_bug(causes: list[Exception], is_done: bool, expected: bool) -> None:
+    """A write to it may fail before gRPC cancels the call, which is not `done` then."""
+    context: Any = SimpleNamespace(done=lambda: is_done)
+
+    assert expected is has_ended(causes, context)
