@@ -2,9 +2,10 @@
 
 The rules are those of grpc.aio 1.76. At the client a read at the end raises the status unless that
 is OK; a cancelled read or write cancels the call; a write after the end of the call raises
-InvalidStateError, and one that the end interrupts raises the status. At the server a read returns
-EOF when the peer has ended its side or is gone, a write then raises InternalError, and the task of
-the handler is cancelled. A handler that returns ends the call with OK.
+InvalidStateError. One that the end interrupts seems to have succeeded, or raises INTERNAL, which
+may take the place of the status. At the server a read returns EOF when the peer is gone, a write
+then raises InternalError, and the task of the handler is cancelled, but the call is not `done`: it
+is when a status was sent. A handler that returns ends the call with OK.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has the error of a write
 
 from sim.shells.loop import Loop
-from sim.shells.stream import CANCELLED, OK, Status, Stream
+from sim.shells.stream import CANCELLED, OK, RESET, Status, Stream
 
 SESSION = "/rallypoint.v1.AgentService/Session"
 GET_JOB = "/rallypoint.v1.JobService/GetJob"
@@ -26,6 +27,8 @@ DRAIN = "/rallypoint.v1.NodeService/DrainNode"
 READY = grpc.ChannelConnectivity.READY
 CONNECTING = grpc.ChannelConnectivity.CONNECTING
 FAILED = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+INTERNAL = Status(grpc.StatusCode.INTERNAL, "Internal error from Core")
+"""What grpc.aio makes of a write that fails."""
 
 
 class Network(Protocol):
@@ -102,8 +105,12 @@ class Call:
         self.stream = stream
         self._encode = encode
         self._decode = decode
-        self._is_done = False
-        """The status was seen by a read or a write."""
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether the status is known: it comes after all messages."""
+        status = self.stream.status
+        return status is INTERNAL or (status is not None and not self.stream.down.has_unread)
 
     async def write(self, message: Any) -> None:
         if self._is_done:
@@ -113,51 +120,53 @@ class Call:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        if not is_sent:
-            self._finish()
-            if self.stream.status is OK:
-                raise _error(grpc.StatusCode.INTERNAL, "Failed to execute batch", ())
+        rng = self.stream.rng
+        if is_sent or rng.random() < 0.3:  # the connection had taken it before the end
+            return
+        if self.stream.status is CANCELLED:
+            raise asyncio.CancelledError
+        # Else the status arrives afterwards. What is unread is lost.
+        if self.stream.down.has_unread or rng.random() < 0.5:
+            self.stream.status = INTERNAL
+        raise _error(INTERNAL)
 
     async def read(self) -> Any:
-        if self._is_done:
-            self._finish()
-            return grpc.aio.EOF
         try:
-            raw = await self.stream.down.get()
+            raw = None if self._is_done else await self.stream.down.get()
         except asyncio.CancelledError:
             self.cancel()
             raise
         if raw is None:
-            self._finish()
+            status = await self.stream.end()
+            if status is CANCELLED:
+                raise asyncio.CancelledError
+            if status.code is not grpc.StatusCode.OK:
+                raise _error(status)
             return grpc.aio.EOF
         return self._decode(raw)
 
-    def _finish(self) -> None:
-        """Note the end; raise its status unless it is OK."""
-        self._is_done = True
-        status = self.stream.status
-        assert status is not None
-        if status is CANCELLED:
-            raise asyncio.CancelledError
-        if status.code is not grpc.StatusCode.OK:
-            raise _error(status.code, status.details, status.trailing)
-
     async def code(self) -> grpc.StatusCode:
-        assert self.stream.status is not None
-        return self.stream.status.code
+        return (await self.stream.end()).code
+
+    async def details(self) -> str:
+        return (await self.stream.end()).details
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata()
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata(*(await self.stream.end()).trailing)
 
     def cancel(self) -> bool:
-        self._is_done = True
+        if self._is_done:
+            return False
         self.stream.cancel()
         return True
 
 
-def _error(
-    code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str | bytes], ...]
-) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(
-        code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details
-    )
+def _error(status: Status) -> grpc.aio.AioRpcError:
+    trailing = grpc.aio.Metadata(*status.trailing)
+    return grpc.aio.AioRpcError(status.code, grpc.aio.Metadata(), trailing, details=status.details)
 
 
 class Server:
@@ -169,7 +178,7 @@ class Server:
         self._handlers: dict[str, Any] = {}
         self._generic: list[Any] = []
         """Find the handlers of all other methods."""
-        self._calls: dict[asyncio.Task[None], None] = {}
+        self._calls: dict[asyncio.Task[None], Stream | None] = {}
         self.is_listening = False
         self.bugs: list[str] = []
         """Exceptions that reached gRPC although the peer was there."""
@@ -194,8 +203,11 @@ class Server:
         self.is_listening = False
         tasks = tuple(self._calls)
         if tasks:
-            await asyncio.wait(tasks, timeout=grace)
-            for task in tasks:
+            await asyncio.wait(tasks, timeout=grace or 0)
+            for task, stream in tuple(self._calls.items()):
+                if stream is not None:
+                    stream.end_client(RESET)
+                    stream.end_server()
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -229,7 +241,7 @@ class Server:
             return
         task = self.loop.create_task(self._serve(stream, peer))
         stream.server_task = task
-        self._calls[task] = None
+        self._calls[task] = stream
         task.add_done_callback(lambda ended: self._calls.pop(ended, None))
 
     async def _serve(self, stream: Stream, peer: str) -> None:
@@ -243,11 +255,15 @@ class Server:
             context.finish(Status(grpc.StatusCode.UNAVAILABLE, "Cancelled on the server side"))
             raise
         except Exception as error:  # noqa: BLE001  # gRPC's own root of a call
-            if not context.done():
+            if not stream.is_over_at_server and not context.done():
                 self.bugs.append(repr(error))
-            context.finish(Status(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}"))
+            text = f"Unexpected {type(error)}: {error}"
+            context.finish(Status(grpc.StatusCode.UNKNOWN, text))
             return
-        context.finish(OK)
+        else:
+            context.finish(OK)
+        finally:
+            context.call_back()
 
     def ask(self, method: str, request: bytes, answered: Callable[[bytes | None], None]) -> None:
         """Make a call with one request; `answered` gets the answer, or None for a refusal."""
@@ -261,6 +277,7 @@ class Server:
                 answered(None)
             finally:
                 context.finish(OK)
+                context.call_back()
 
         def begin() -> None:
             task = self.loop.create_task(call())
@@ -295,7 +312,7 @@ class Context:
         self._is_finished = False
         self._aborted: grpc.aio.AbortError | None = None
         self._done: list[Callable[[Context], None]] = []
-        """What is called when the call ends."""
+        """What is called when the handler has ended."""
 
     def add_done_callback(self, callback: Callable[[Context], None]) -> None:
         self._done.append(callback)
@@ -307,7 +324,12 @@ class Context:
         return ()
 
     def done(self) -> bool:
-        return self._is_finished or (self._stream is not None and self._stream.is_over_at_server)
+        return self._is_finished
+
+    def call_back(self) -> None:
+        """Call what waits for the end."""
+        for callback in self._done:
+            callback(self)
 
     def _check(self) -> None:
         if self._aborted is not None:
@@ -330,18 +352,19 @@ class Context:
             raise cygrpc.ExecuteBatchError("Failed to execute batch")
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Any = ()) -> None:
+        if self._aborted is not None:
+            raise grpc.aio.UsageError("Abort already called!")
         self._check()
+        is_gone = self._stream is not None and self._stream.is_over_at_server
         self.finish(Status(code, details, tuple((key, value) for key, value in trailing)))
-        self._aborted = grpc.aio.AbortError(f"Locally aborted: {code}")
-        raise self._aborted
+        self._aborted = grpc.aio.AbortError("Locally aborted.")
+        raise cygrpc.ExecuteBatchError("Failed to execute batch") if is_gone else self._aborted
 
     def finish(self, status: Status) -> None:
         """Send the status after all messages."""
         if self._is_finished:
             return
         self._is_finished = True
-        for callback in self._done:
-            callback(self)
         if self._stream is not None and not self._stream.is_over_at_server:
             self._stream.is_over_at_server = True
             self._stream.down.send(status)

@@ -60,6 +60,11 @@ class Pipe:
     def _has_room(self) -> bool:
         return len(self._flying) + len(self._arrived) < self._window
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether a message has arrived that was not read."""
+        return bool(self._arrived)
+
     async def put(self, raw: bytes) -> bool:
         """Send a message once there is room; return whether the stream still takes any."""
         while not self.is_broken and not self._has_room():
@@ -156,6 +161,8 @@ class Stream:
         self.down.on_status = self.end_client
         self.status: Status | None = None
         """The end, as the client knows it; None before."""
+        self._ended = asyncio.Event()
+        """Set with the status."""
         self.server_task: asyncio.Task[None] | None = None
         self.is_over_at_server = False
         """The handler has ended, or cannot reach the client any more."""
@@ -169,8 +176,15 @@ class Stream:
         """Let the client know the end."""
         if self.status is None:
             self.status = status
+            self._ended.set()
             self.up.refuse_writes()
             self.down.finish_reads()
+
+    async def end(self) -> Status:
+        """Wait until the client knows the end; return it."""
+        await self._ended.wait()
+        assert self.status is not None
+        return self.status
 
     def cut(self, *, client_s: float | None, server_s: float | None) -> None:
         """Break the stream; each side learns of it after so long, or (None) not at all."""
@@ -186,6 +200,7 @@ class Stream:
         if self.status is not None:
             return
         self.status = CANCELLED
+        self._ended.set()
         self.up.refuse_writes()
         self.down.finish_reads(keeps_arrived=False)
         self.down.cut()
@@ -203,10 +218,15 @@ class Stream:
         if self.is_over_at_server:
             return
         self.is_over_at_server = True
-        self.up.finish_reads(keeps_arrived=self.rng.random() < 0.5)
-        self.up.cut()
-        self.down.refuse_writes()
+        keeps_arrived = self.rng.random() < 0.5
         if self.server_task is not None:
             task = self.server_task
             loop = task.get_loop()
-            self.schedule.after(self.rng.choice((0, 0, 0.001)), lambda: _cancel(loop, task))
+            delay_s = self.rng.choice((None, 0, 0, 0.001))
+            if delay_s is None:  # before its reads and writes end
+                _cancel(loop, task)
+            else:
+                self.schedule.after(delay_s, lambda: _cancel(loop, task))
+        self.up.finish_reads(keeps_arrived=keeps_arrived)
+        self.up.cut()
+        self.down.refuse_writes()
