@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TextIO, cast
 
+from rallypoint.base import terminal_text
 from rallypoint.base.log import to_json_line
 
 if TYPE_CHECKING:
@@ -278,5 +279,4 @@ class _Lines(io.RawIOBase):
 
 def open_text(console: Console) -> TextIO:
     """Return a text file that writes lines of the agent to the console."""
-    raw = cast(BinaryIO, _Lines(console))
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+    return terminal_text.open_text(cast(BinaryIO, _Lines(console)))

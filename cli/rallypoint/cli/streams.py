@@ -10,6 +10,8 @@ import io
 import os
 import sys
 
+from rallypoint.base.terminal_text import open_text
+
 
 class _Tolerant(io.FileIO):
     """A descriptor that treats a failed write as done."""
@@ -41,4 +43,4 @@ def make_streams_tolerant() -> None:
 
 def _open(fd: int) -> io.TextIOWrapper:
     raw = _Tolerant(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+    return open_text(raw)

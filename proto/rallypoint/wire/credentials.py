@@ -33,6 +33,8 @@ TOKEN_KEY = "authorization"
 """Metadata of a call: `Bearer TOKEN`."""
 WORKER_TOKEN_KEY = "rallypoint-worker-token"
 """Metadata of a call: the value of RALLYPOINT_WORKER_TOKEN."""
+RELAYED_KEY = "rallypoint-relayed"
+"""Trailing metadata of a call that a relay has passed on."""
 RELAYED_PEER_KEY = "rallypoint-relayed-peer"
 """Metadata of a call that a relay passes on: who has made it, as gRPC names peers."""
 LOOK_S = 1.0

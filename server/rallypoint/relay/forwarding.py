@@ -20,13 +20,15 @@ from rallypoint.relay.uplink import RELAY
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
-from rallypoint.wire.credentials import RELAYED_PEER_KEY, Credentials
+from rallypoint.wire.credentials import RELAYED_KEY, RELAYED_PEER_KEY, Credentials
 
 SESSION = "/rallypoint.v1.AgentService/Session"
 WRITE_S_MAX = 30.0
 """Longest write to a client that does not read, as at the coordinator."""
 _DROPPED = frozenset({"user-agent", "content-type", "te", RELAYED_PEER_KEY})
 _EOF: object = grpc.aio.EOF
+_MARK = ((RELAYED_KEY, "1"),)
+"""Tells a client that looks for what is wrong that it asks a relay."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -69,11 +71,12 @@ class Calls(grpc.GenericRpcHandler):
     async def _pass_on(self, method: str, context: Context) -> None:
         target = await self._uplinks.at_home()
         if not target:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the relay reaches no coordinator")
+            text = "the relay reaches no coordinator"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text, _MARK)
         try:
             channel = await self._open(target)
         except Unreachable as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the relay: {error}")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the relay: {error}", _MARK)
         make: Any = channel.stream_stream(method)
         call = make(timeout=context.time_remaining(), metadata=_to_metadata(context))
         try:
@@ -88,7 +91,7 @@ class Calls(grpc.GenericRpcHandler):
         if not is_read:
             text = f"an answer was not read within {WRITE_S_MAX:g} s"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
-        code, trailing = await call.code(), tuple(await call.trailing_metadata() or ())
+        code, trailing = await call.code(), (*(await call.trailing_metadata() or ()), *_MARK)
         if code is not grpc.StatusCode.OK:
             await context.abort(code, await call.details() or "", trailing)
         context.set_trailing_metadata(trailing)

@@ -174,7 +174,7 @@ def test_colours_are_for_terminals_that_want_them(
         terminal.wait_for("1/1")
         shown = terminal.shown()
 
-    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", shown)) == has_colours
+    assert bool(re.search(r"\x1b\[[0-9;]*m", shown)) == has_colours
 
 
 def test_a_closed_pipe_ends_a_command(world: World) -> None:

@@ -16,6 +16,7 @@ from rallypoint.relay.serve import Settings, relaying
 from rallypoint.relay.uplink import RELAY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.access import Access
+from rallypoint.wire.credentials import RELAYED_KEY
 from rallypoint.wire.errors import DETAILS_KEY
 from support.access.authority import Authority
 from support.relays.scripted import LIMIT_S, SESSION, Site, relayed, scripted
@@ -50,7 +51,7 @@ async def test_refusal_passes(site: Site) -> None:
 
     assert grpc.StatusCode.NOT_FOUND is refused.value.code()
     assert "no such job" == refused.value.details()
-    assert (DETAILS_KEY, b"\x08\x05") in tuple(refused.value.trailing_metadata())
+    assert {(DETAILS_KEY, b"\x08\x05"), (RELAYED_KEY, "1")} <= {*refused.value.trailing_metadata()}
 
 
 async def test_cancellation_passes(site: Site) -> None:

@@ -12,6 +12,8 @@ from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX, PROGRAM_CHARS_MAX
 from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
+PASSWD = "/etc/passwd"
+PASSWD_BYTES_MAX = 1024 * 1024
 _NAMELESS = r"-|\.|\.\.|/dev/stdin|/(dev|proc/[^/]+)/fd/[0-9]+"
 """Standard input, other open files, and folders that are named by where one stands."""
 _INTERPRETER = r"python[0-9.]*|bash|sh|env"
@@ -57,11 +59,22 @@ def find_name(script: str, *, is_module: bool) -> str:
 
 
 def find_user(environment: Mapping[str, str], uid: int) -> str:
-    """Return the user's name from the environment, else the number.
+    """Return the user's name from the environment, else from /etc/passwd, else the number.
 
-    A look-up could wait for a directory server, so there is none.
+    Any other look-up could wait for a directory server.
     """
-    return environment.get("LOGNAME") or environment.get("USER") or f"uid {uid}"
+    named = environment.get("LOGNAME") or environment.get("USER")
+    return named or _read_passwd(uid) or f"uid {uid}"
+
+
+def _read_passwd(uid: int) -> str:
+    """Return the name that a file of this host has for a user; empty: none."""
+    try:
+        with open(PASSWD, encoding="utf-8", errors="replace") as file:
+            rows = (line.split(":") for line in file.read(PASSWD_BYTES_MAX).splitlines())
+            return next((row[0] for row in rows if row[2:3] == [str(uid)]), "")
+    except OSError:
+        return ""
 
 
 def _digest(args: Sequence[str]) -> str:

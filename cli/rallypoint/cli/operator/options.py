@@ -36,7 +36,7 @@ def _signature(
         _option(
             "--coordinator",
             "-c",
-            metavar="HOST[:PORT],…",
+            metavar="HOST[:PORT],...",
             help="coordinator to ask, or several that share a store "
             "[variable: RALLYPOINT_COORDINATOR]",
         ),

@@ -12,12 +12,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from google.protobuf.message import Message
 
 from rallypoint.base.printable import to_printable_line
+from rallypoint.base.terminal_text import has_unicode
 from rallypoint.cli.operator.common import Format
+from rallypoint.cli.terminal import wants_colours
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
@@ -65,12 +67,12 @@ class Output:
             width = shutil.get_terminal_size().columns
         else:
             width = PIPE_COLUMNS
-        no_color = True if not is_terminal else None  # None: as NO_COLOR and TERM say
+        colours: Literal["auto"] | None = "auto" if wants_colours(sys.stdout, os.environ) else None
         return Console(
             file=sys.stdout,
             width=width,
             force_terminal=is_terminal,
-            no_color=no_color,
+            color_system=colours,
             highlight=False,
             markup=False,
             emoji=False,
@@ -221,7 +223,7 @@ class _Rows:
             if lines is not None:
                 yield lines
                 return
-        yield self._narrow(options.max_width)._fit(options.max_width)
+        yield self._narrow(options.max_width)._fit(options)
 
     def _narrow(self, most: int) -> _Rows:
         """Return the table without the columns for which there is no room."""
@@ -289,15 +291,16 @@ class _Rows:
                 break
         return widths
 
-    def _fit(self, most: int) -> Table:
+    def _fit(self, options: ConsoleOptions) -> Table:
         """Return the table of rich, whose columns share what the console has."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-        for name, width in zip(self._columns, self._share(most), strict=True):
+        for name, width in zip(self._columns, self._share(options.max_width), strict=True):
             is_wrapped = name == self._flexible and not self._is_cropped
-            overflow: OverflowMethod = "fold" if is_wrapped else "ellipsis"
+            cut: OverflowMethod = "crop" if options.ascii_only else "ellipsis"
+            overflow: OverflowMethod = "fold" if is_wrapped else cut
             table.add_column(Text(name), no_wrap=not is_wrapped, overflow=overflow, max_width=width)
         for row in self._rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
@@ -312,7 +315,7 @@ def clean(value: object) -> str:
 
 def to_json(value: object, indent: int | None = None) -> str:
     """Return a value as JSON, with an escape for each character that is not printable."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, indent=indent, ensure_ascii=not has_unicode(sys.stdout))
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)

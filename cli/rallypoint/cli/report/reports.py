@@ -20,6 +20,7 @@ from rallypoint.base.exit_codes import EXIT_UNREACHABLE
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.base.printable import to_printable_line
+from rallypoint.base.terminal_text import encode
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.failure import to_fields
 from rallypoint.cli.report.render import render_finished
@@ -182,7 +183,7 @@ def new_reports(args: Values, settings: Settings, console: Console) -> Reports:
     """Return the reports of an agent with these flags, on its standard error."""
 
     def print_lines(text: str) -> None:
-        console.say(f"{text}\n".encode(errors="backslashreplace"))
+        console.say(encode(f"{text}\n"))
 
     error_file = settings.environment.get(ERROR_FILE_ENV, "")
     files = FileThread("report")

@@ -10,6 +10,7 @@ released. A process that is stopped in order releases its shards without waiting
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 from collections.abc import Iterable
@@ -43,6 +44,8 @@ LEAVE_LIMIT_S = 10.0
 """For an orderly end, all shards together."""
 BROKEN_S = 0.2
 """Pause before a broken watch is opened again, with jitter."""
+BROKEN_LINE_S = 30.0
+"""Time between two lines about it: an outage of etcd breaks each attempt."""
 REFUSED_S = 5.0
 """A shard that could not be started is not claimed again for so long."""
 
@@ -166,7 +169,8 @@ class Life:
 
     async def _follow(self) -> None:
         """Keep the view up to date."""
-        is_known = False
+        loop = asyncio.get_running_loop()
+        is_known, told_s = False, -math.inf
         while True:
             try:
                 if not is_known:
@@ -179,7 +183,9 @@ class Life:
             except EtcdCompacted:
                 is_known = False
             except EtcdError as error:
-                log.info("watch_broken", why=str(error))
+                if loop.time() - told_s >= BROKEN_LINE_S:
+                    told_s = loop.time()
+                    log.info("watch_broken", why=str(error))
             await asyncio.sleep(BROKEN_S * random.uniform(0.5, 1.5))
 
     async def _look(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from rallypoint.agent.session import program
 from rallypoint.agent.session.program import describe_program, find_name, find_user
 from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -83,9 +86,17 @@ def test_digests_of_other_arguments_differ(one: tuple[str, ...], other: tuple[st
     [
         ({"LOGNAME": "a", "USER": "b"}, "a"),
         ({"USER": "b"}, "b"),
-        ({"LOGNAME": ""}, "uid 7"),
+        ({"LOGNAME": ""}, "ada"),
     ],
 )
-def test_user_is_known_without_a_look_up(environment: dict[str, str], user: str) -> None:
-    """A container may have neither a name nor an entry for its user."""
+def test_user_is_known_without_a_look_up(
+    environment: dict[str, str], user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a variable or the file of the host; a container may have neither."""
+    (tmp_path / "passwd").write_text("\nroot:x:0:0\nbroken\nada:x:7:7::/:/bin/sh\nlate:x:7:7\n")
+    monkeypatch.setattr(program, "PASSWD", str(tmp_path / "passwd"))
     assert user == find_user(environment, 7)
+    assert find_user({}, 8) == "uid 8"
+    monkeypatch.setattr(program, "PASSWD", str(tmp_path))
+
+    assert find_user({}, 7) == "uid 7"

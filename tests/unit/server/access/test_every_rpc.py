@@ -107,6 +107,7 @@ FIRST = {
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Return the events that are logged, as they come, without a limit."""
     monkeypatch.setattr(limits, "LINES_PER_MINUTE_MAX", 1_000)
+    monkeypatch.setattr(limits, "NO_CALLS_PER_MINUTE_MAX", 1_000)
     with capture_logs(processors=[merge_context]) as lines:
         yield lines
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, BinaryIO
 
+from rallypoint.base.terminal_text import has_unicode
 from rallypoint.cli.flags.flag import Values
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.lines import read_lines, write_lines
@@ -34,7 +35,7 @@ def show(args: Values) -> None:
     if args.last:
         found = deque(found, maxlen=args.last)
     for record in found:
-        print(json.dumps(record, ensure_ascii=False))
+        print(json.dumps(record, ensure_ascii=not has_unicode(sys.stdout)))
 
 
 def verify(args: Values) -> None:

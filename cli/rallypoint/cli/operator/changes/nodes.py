@@ -27,7 +27,7 @@ DRAIN_S = 60.0
 """Time to save a checkpoint of common size. Zero would stop the workers at once."""
 DRAIN_S_MAX = 30 * 24 * 3600.0
 Nodes = Annotated[
-    list[str], typer.Argument(metavar="NODE…", help="the nodes, by name", show_default=False)
+    list[str], typer.Argument(metavar="NODE...", help="the nodes, by name", show_default=False)
 ]
 
 

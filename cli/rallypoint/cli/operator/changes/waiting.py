@@ -172,7 +172,8 @@ def _live_line(output: Output) -> Iterator[Callable[[str], None]]:
         def show(text: str) -> None:
             waited = f"{time.monotonic() - began_s:.0f}s"
             shown = f"waiting {waited}  {clean(text or 'for the coordinator')}"
-            line = Text(shown, no_wrap=True, overflow="ellipsis")
+            is_plain = output.console.options.ascii_only
+            line = Text(shown, no_wrap=True, overflow="crop" if is_plain else "ellipsis")
             live.update(line, refresh=True)
 
         yield show

@@ -145,7 +145,7 @@ def _value_of(
     one: Any, path: Sequence[str], begun: str, given: Mapping[str, Sequence[str]]
 ) -> Wanted:
     """Return what may be the value of a parameter: its placeholder in --help says it."""
-    placeholder = (one.metavar or "").strip("[]…")
+    placeholder = (one.metavar or "").strip("[].")
     choices = placeholder.split("|")
     if len(choices) > 1 and placeholder == placeholder.lower():
         return Wanted(Kind.WORDS, begun, words=dict.fromkeys(choices, ""), given=given)

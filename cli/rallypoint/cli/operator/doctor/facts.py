@@ -170,6 +170,8 @@ class About(Struct, frozen=True):
     is_durable: bool = True
     is_reattaching: bool = False
     unserved_shards: int = 0
+    is_relayed: bool = False
+    """A relay has passed the call on to it."""
     is_protected: bool = False
     """True when it asks who calls."""
     caller: Caller | None = None
@@ -184,6 +186,8 @@ class Refusal(Struct, frozen=True):
     reason: str
     """The constant of the refusal. Empty: the status is from gRPC itself."""
     text: str
+    is_relayed: bool = False
+    """It came through a relay, or from it."""
 
 
 class Software(Struct, frozen=True):

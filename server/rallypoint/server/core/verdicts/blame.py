@@ -67,10 +67,12 @@ def _describe_status(exit: WorkerExit) -> str:
 def error_text(exit: WorkerExit) -> str:
     """Return the line that says what went wrong, or an empty string.
 
-    Without one, the last line that the worker wrote, named as that.
+    Without one, the last line that the worker wrote, named as that. It has no full stop: other
+    clauses may follow.
     """
     error, last = find_error(exit), find_last_words(exit)
-    return (f"last output: {last}" if last else error)[:ERROR_CHARS_MAX]
+    text = (f"last output: {last}" if last else error)[:ERROR_CHARS_MAX].rstrip()
+    return text if text.endswith("..") else text.removesuffix(".")
 
 
 def with_failures(round: Round, failed: Sequence[FailedWorker], now_ms: int) -> Round:

@@ -282,6 +282,10 @@ def test_a_coordinator_that_is_not_ready_is_a_warning() -> None:
     partial = About("0.1.0", 1, 1, 0.0, 0.0, unserved_shards=3)
 
     assert judged(check_about(about())) == [(Level.OK, "it answers, and keeps a journal")]
+    relayed = About("0.1.0", 1, 1, 0.0, 0.0, is_relayed=True)
+    assert judged(check_about(relayed)) == [
+        (Level.OK, "it is a relay; the coordinator behind it answers, and keeps a journal")
+    ]
     assert judged(check_about(starting)) == [
         (Level.WARNING, "it has just started, and waits for agents whose rounds already run")
     ]
@@ -307,7 +311,7 @@ WELL = Machine(65_536, 65_536, 16 * GIBIBYTE, 15 * GIBIBYTE, True, 32_768, 60_99
         (
             Machine(128, 4_096, 64 << 20, 64 << 20, True, 60_000, 60_099),
             [
-                (Level.PROBLEM, "a process may open 128: too few for an agent and its workers"),
+                (Level.WARNING, "a process may open 128: data loaders may need more"),
                 (Level.WARNING, "/dev/shm has 64 MiB free of 64 MiB"),
                 (Level.WARNING, "100 for connections (60000 to 60099)"),
             ],
@@ -321,6 +325,14 @@ WELL = Machine(65_536, 65_536, 16 * GIBIBYTE, 15 * GIBIBYTE, True, 32_768, 60_99
                     "there is no /dev/shm: data loaders and NCCL fail without it",
                 ),
                 (Level.PROBLEM, "no free port can be opened: Too many open files"),
+            ],
+        ),
+        (
+            Machine(128, 128, None),
+            [
+                (Level.PROBLEM, "a process may open 128: too few for an agent and its workers"),
+                (Level.PROBLEM, "there is no /dev/shm: data loaders and NCCL fail without it"),
+                (Level.OK, "a free port can be opened"),
             ],
         ),
         (

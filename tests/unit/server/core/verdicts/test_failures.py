@@ -16,7 +16,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.step import step
-from rallypoint.server.core.verdicts.blame import describe_exit
+from rallypoint.server.core.verdicts.blame import describe_exit, error_text
 from support.core.coordinator import Bench, consequence
 from support.core.fake_agents import finished, stop_reason, worker_exit
 from support.core.rounds import pair
@@ -222,6 +222,18 @@ def test_stop_is_ordered_once() -> None:
     b.fail()
 
     assert revision == b.revision
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("RuntimeError: killed by signal: Killed. ", "RuntimeError: killed by signal: Killed"),
+        ("ValueError: and so on...", "ValueError: and so on..."),
+    ],
+)
+def test_a_clause_may_follow_an_error(said: str, expected: str) -> None:
+    """So a sentence of torch's loses its full stop."""
+    assert expected == error_text(worker_exit(1, said=said))
 
 
 @pytest.mark.parametrize(

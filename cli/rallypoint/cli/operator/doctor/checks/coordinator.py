@@ -26,7 +26,8 @@ def check_about(about: About) -> list[Finding]:
         text = "it has just started, and waits for agents whose rounds already run"
         return [warning(SERVICE, text, "wait a few seconds, then call again")]
     kept = "keeps a journal" if about.is_durable else "keeps nothing when it ends"
-    return [ok(SERVICE, f"it answers, and {kept}")]
+    who = "it is a relay; the coordinator behind it" if about.is_relayed else "it"
+    return [ok(SERVICE, f"{who} answers, and {kept}")]
 
 
 def check_refusal(refusal: Refusal, wish: Wish) -> list[Finding]:
@@ -56,6 +57,9 @@ def check_refusal(refusal: Refusal, wish: Wish) -> list[Finding]:
             return [problem(SERVICE, text, advice)]
         case "UNAVAILABLE" | "DEADLINE_EXCEEDED":
             text = f"no answer: {refusal.text}"
+            if refusal.is_relayed:
+                advice = "it is a relay: run doctor on its host, for the coordinator behind it"
+                return [problem(SERVICE, text, advice)]
             advice = "look at the log of the coordinator; if it stands still, start it again"
             return [problem(SERVICE, text, advice)]
         case _:

@@ -9,7 +9,7 @@ from rallypoint.cli.operator.doctor.findings import Finding, ok, problem, warnin
 KERNEL, PROCESSES = "kernel", "processes"
 FILES, SHARED_MEMORY, PORTS = "open files", "shared memory", "ports"
 FILES_MIN = 256
-"""An agent, its workers' pipes and a data loader; below it workers fail."""
+"""An agent, its workers' pipes and a data loader. It raises its own limit as far as it may."""
 FILES_COMMON = 1_024
 """The usual limit. Data loaders and large jobs may need more."""
 MEBIBYTE = 1_048_576
@@ -68,7 +68,7 @@ def check_files(machine: Machine) -> list[Finding]:
     high = 65_536 if machine.files_hard < 0 else machine.files_hard
     raised = f"ulimit -n {high}" if high > limit else "the limit of the service, or limits.conf"
     advice = f"raise it where agents and coordinator start: {raised}"
-    if limit < FILES_MIN:
+    if 0 <= machine.files_hard < FILES_MIN:
         return [problem(FILES, f"{text}: too few for an agent and its workers", advice)]
     return [warning(FILES, f"{text}: data loaders may need more", advice)]
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import grpc
+from msgspec.structs import replace
 
 from rallypoint.cli.operator.doctor.facts import About, Caller, Endpoint, Refusal
 from rallypoint.client.calls.coordinator import GET_COORDINATOR
@@ -13,7 +14,7 @@ from rallypoint.client.failures import read_failure
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import RELAYED_KEY, Credentials
 from rallypoint.wire.resolved import resolve
 
 CALL_S_MAX = 5.0
@@ -38,7 +39,7 @@ def ask(access: Access, at: Endpoint, limit_s: float = CALL_S_MAX) -> About | Re
         _connect(channel, limit_s)
         began_s = time.time()  # noqa: TID251  the wall clock is what is compared
         try:
-            answer = call(
+            answer, ended = call.with_call(
                 coordinator_pb2.GetCoordinatorRequest(),
                 timeout=limit_s,
                 metadata=credentials.metadata(),
@@ -46,7 +47,13 @@ def ask(access: Access, at: Endpoint, limit_s: float = CALL_S_MAX) -> About | Re
         except grpc.RpcError as error:
             return _refusal(error)
         ended_s = time.time()  # noqa: TID251
-    return read_answer(answer, began_s, ended_s)
+    about = read_answer(answer, began_s, ended_s)
+    return replace(about, is_relayed=_is_relayed(ended))
+
+
+def _is_relayed(call: Any) -> bool:
+    """Return whether a call that has ended went through a relay."""
+    return any(key == RELAYED_KEY for key, _ in call.trailing_metadata() or ())
 
 
 def _connect(channel: grpc.Channel, limit_s: float) -> None:
@@ -59,7 +66,9 @@ def _connect(channel: grpc.Channel, limit_s: float) -> None:
 
 def _refusal(error: Any) -> Refusal:
     failure = read_failure(error)
-    return Refusal(failure.code.name, failure.details.reason, failure.text)
+    return Refusal(
+        failure.code.name, failure.details.reason, failure.text, is_relayed=_is_relayed(error)
+    )
 
 
 def read_answer(

@@ -6,6 +6,8 @@ those about changes never are.
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
@@ -70,7 +72,8 @@ class Audit:
 
     def note_no_call(self, peer: str) -> None:
         """Note a connection that has ended without a call."""
-        self._warn(peer, caller="unknown", peer=peer, outcome=NO_CALL, hint=HINT)
+        if self._lines.allow(hosts_of(peer), Kind.NO_CALL):
+            log.warning("audit", caller="unknown", peer=peer, outcome=NO_CALL, hint=HINT)
 
     def note_no_calls(self, count: int) -> None:
         """Note such connections whose peers are not known."""
@@ -89,7 +92,7 @@ def _show(call: Call, callers: tuple[Caller, ...]) -> dict[str, str]:
         "role": ",".join(role.value for caller in callers for role in caller.roles),
         "by": ",".join(caller.proof.value for caller in callers),
         "method": call.method.rpartition("/")[2],
-        "peer": call.peer,
+        "peer": unquote(call.peer),  # gRPC escapes the brackets of IPv6
         "job_id": call.job_id[:JOB_CHARS_MAX],
     }
     return {name: text for name, text in shown.items() if text}
