@@ -28,6 +28,7 @@ from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -302,7 +303,7 @@ class EmbeddedAgent:
             return
         then = "retrying" if absence.left_ms is not None else "workers keep running; retrying"
         if absence.left_ms is not None:
-            then += f" for {absence.left_ms / 1000:.0f} s"
+            then += f" for {describe_in_sentence(absence.left_ms)}"
         log.warning(
             "coordinator_not_reached",
             coordinator=self.agent.settings.coordinator,

@@ -15,6 +15,7 @@ from datetime import datetime, tzinfo
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import exit_number, is_stopped_after_error
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import (
     Range,
@@ -160,11 +161,11 @@ def _verdict_lines(verdict: verdict_pb2.Verdict, number: int, zone: tzinfo | Non
 def _culprit_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[str]:
     worker = verdict.culprit
     exit = worker.exit
-    ran_s = exit.run_time.seconds + exit.run_time.nanos / 1e9
+    ran = describe_in_sentence(exit.run_time.ToMilliseconds(), 1)
     time, *place = _place_lines(
         exit, worker.rank, worker.local_rank, worker.pid, worker.host_name, zone
     )
-    lines = [time, f"  node      : {worker.node_name}", *place, f"  ran for   : {ran_s:.1f} s"]
+    lines = [time, f"  node      : {worker.node_name}", *place, f"  ran for   : {ran}"]
     if verdict.evidence:
         lines += _wrapped(
             "because", textwrap.wrap(verdict.evidence, LINE_CHARS_MAX - 14, max_lines=8)

@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.phase import Outcome
@@ -47,7 +48,9 @@ def _advise(refusal: Refusal) -> str:
     kept_ms = dict(refusal.facts).get("kept_ms")
     if not isinstance(kept_ms, int):
         return "start every agent of a job with the same values"
-    kept = f"none of its agents is attached, and it waits {kept_ms / 1000:.0f} s more for one"
+    kept = (
+        f"none of its agents is attached, and it waits {describe_in_sentence(kept_ms)} more for one"
+    )
     return f"{kept}: use its values, or cancel it first"
 
 

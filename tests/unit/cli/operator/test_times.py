@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.cli.operator.views.status import _describe_share
 from rallypoint.cli.operator.views.times import compute_times
-from rallypoint.cli.operator.views.words import describe_ms
 from rallypoint.v1 import job_pb2, round_pb2
 from rallypoint.wire.durations import to_duration
 

@@ -167,7 +167,7 @@ def farewell() -> Bench:
             1,
             2,
             60_000,
-            "1 of 2 required nodes are ready; waiting for b (left 0 s ago); at most 60.0 s more",
+            "1 of 2 required nodes are ready; waiting for b (left 0 s ago); at most 1m more",
         ),
         (
             last_call,
@@ -218,7 +218,7 @@ def farewell() -> Bench:
             2,
             60_000,
             "1 of 2 required nodes are ready; "
-            "waiting for a (blocked by processes that survived SIGKILL); at most 60.0 s more",
+            "waiting for a (blocked by processes that survived SIGKILL); at most 1m more",
         ),
         (
             stopping_with_a_silent_helper,
@@ -468,4 +468,4 @@ def test_places_that_nobody_has_come_for(ranks: tuple[int | None, ...], named: s
     waiting = bench.wait()
 
     assert waiting is not None
-    assert waiting.text == f"{len(ranks)} of 4 required nodes are ready{named}; at most 60.0 s more"
+    assert waiting.text == f"{len(ranks)} of 4 required nodes are ready{named}; at most 1m more"

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import TYPE_CHECKING
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.cli.operator.changes.goals import Goal, Progress, Standing
 from rallypoint.cli.operator.failures import CommandFailed, NotReached, TimedOut
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.output import Output, clean
 from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow
-from rallypoint.cli.operator.views.words import describe_ms
 from rallypoint.client.errors import Unavailable, UnknownJob
 from rallypoint.v1 import job_pb2
 

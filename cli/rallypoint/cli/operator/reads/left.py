@@ -11,8 +11,8 @@ from functools import partial
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.base.user_folders import find_host_name
-from rallypoint.cli.operator.views.words import describe_ms
 from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2

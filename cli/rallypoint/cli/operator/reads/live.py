@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow
@@ -24,7 +25,6 @@ from rallypoint.cli.operator.reads.snapshot import (
     take_snapshot,
 )
 from rallypoint.cli.operator.views.status import Extent, describe_change, render_status
-from rallypoint.cli.operator.views.words import describe_ms
 from rallypoint.client.errors import RallypointError, Unavailable
 from rallypoint.v1 import job_pb2, node_pb2
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.cli.operator.output import clean, make_table
 from rallypoint.cli.operator.views.nodes import COLUMNS, NOTE, choose_rows
 from rallypoint.cli.operator.views.timelines import describe_timeline
@@ -14,7 +15,6 @@ from rallypoint.cli.operator.views.times import Times, compute_times
 from rallypoint.cli.operator.views.words import (
     describe_count,
     describe_duration,
-    describe_ms,
     describe_reason,
     describe_size,
     describe_state,

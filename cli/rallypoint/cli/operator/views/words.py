@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from rallypoint.base.durations import describe_ms
 from rallypoint.base.ranges import join_ranges
 from rallypoint.base.signal_names import find_signal_name
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
@@ -32,8 +33,6 @@ STYLES = {
 """Colour of each state of a job or node."""
 LATE_GAPS = 10
 """Usual gaps between two steps after which the next one is late."""
-UNITS = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
-"""A unit, its length in s, and the next smaller one."""
 
 
 def style(state: str, text: str = "") -> Text:
@@ -166,20 +165,6 @@ def describe_time(time: Timestamp, zone: tzinfo | None = None) -> str:
 def describe_duration(duration: Duration) -> str:
     """Return a time in at most two units: `850ms`, `12s`, `3m20s`, `5h7m`, `2d3h`."""
     return describe_ms(to_ms(duration))
-
-
-def describe_ms(ms: int) -> str:
-    """Return a time in at most two units."""
-    if ms < 1_000:
-        return f"{ms}ms"
-    if ms < 10_000:
-        return f"{ms // 100 / 10:.1f}s"
-    seconds = ms // 1_000
-    for unit, size, smaller, smaller_size in UNITS:
-        if seconds >= size:
-            rest = seconds % size // smaller_size
-            return f"{seconds // size}{unit}{rest}{smaller}" if rest else f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def word(name_of: Callable[[Any], str], number: int, prefix: str) -> str:

@@ -7,6 +7,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.node import Node, NodeState
@@ -377,7 +378,7 @@ def _sentence(
     if awaited:
         text += "; waiting for " + ", ".join(_phrases(awaited, unnamed))
     if left_ms is not None and left_ms >= SHOWN_MS_MIN:
-        text += f"; at most {left_ms / 1000:.1f} s more"
+        text += f"; at most {describe_in_sentence(left_ms, 1)} more"
     return text
 
 
@@ -401,7 +402,9 @@ def _phrase(node: Awaited) -> str:
 
 
 def _describe_awaited(node: Awaited) -> str:
-    return node.text if node.since_ms is None else f"{node.text} {node.since_ms / 1000:.0f} s ago"
+    if node.since_ms is None:
+        return node.text
+    return f"{node.text} {describe_in_sentence(node.since_ms)} ago"
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.server.core.barriers.ends import expected_participants
 from rallypoint.server.core.barriers.words import SHOWN_MAX, describe_participants
 from rallypoint.server.core.model.barrier import (
@@ -63,7 +64,8 @@ def _describe(state: State, job: Job, waits: Sequence[BarrierKey], now_ms: int) 
     name, whom = barrier.key.name, describe_participants(missing, left)
     nodes = _find_nodes(job.round, missing)
     where = f" on {nodes[0]}" if len(nodes) == 1 and _are_ranks(missing, left) else ""
-    text = f"{who} {has} waited {age_ms // 1000} s at barrier {name} for {whom}{where}"
+    age = describe_in_sentence(age_ms // 1000 * 1000)
+    text = f"{who} {has} waited {age} at barrier {name} for {whom}{where}"
     if len(waits) > 1:
         others = len(waits) - 1
         text += f", and others at {others} more " + ("barrier" if others == 1 else "barriers")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.base.signal_names import find_signal_name
 from rallypoint.server.core.model.job import Job
@@ -279,7 +280,7 @@ def _judge_workers(round: Round, *, is_final: bool) -> Verdict:
         failed = "failed first"
     text = (
         f"rank {culprit.rank} (local rank {exit.local_rank}, pid {exit.pid}) on node "
-        f"{culprit.name} {failed}: {describe_exit(exit)}, {after_ms / 1000:.1f} s "
+        f"{culprit.name} {failed}: {describe_exit(exit)}, {describe_in_sentence(after_ms, 1)} "
         f"after its start"
     )
     return Verdict(
@@ -331,9 +332,13 @@ def _find_evidence(round: Round, culprit: FailedWorker) -> list[str]:
         evidence.append(f"{first_report}, but it gave no cause ({describe_exit(first.exit)})")
     if exit.has_recorded_first and exit.error is not None:
         early_ms = (exit.error.before_exit_ms or 0) - (exit.signalled_before_ms or 0)
-        evidence.append(f"it recorded its error {early_ms / 1000:.1f} s before the stop signal")
+        evidence.append(
+            f"it recorded its error {describe_in_sentence(early_ms, 1)} before the stop signal"
+        )
     elif exit.has_ended and exit.error_age_ms >= SLOW_END_MS:
-        evidence.append(f"it recorded its error {exit.error_age_ms / 1000:.1f} s before its end")
+        evidence.append(
+            f"it recorded its error {describe_in_sentence(exit.error_age_ms, 1)} before its end"
+        )
     return evidence
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from rallypoint.base.durations import describe_in_sentence
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import NodeHealthChanged
 from rallypoint.server.core.messages.refusals import Limit, Refusal, limit_reached
@@ -113,7 +114,7 @@ def describe(health: NodeHealth, now_ms: int) -> str:
             return f"cordoned: {reason}" if reason else "cordoned"
         case Eligibility.QUARANTINED:
             left_ms = health.quarantined_until_ms - now_ms
-            return f"quarantined, {left_ms / 1000:.0f} s left"
+            return f"quarantined, {describe_in_sentence(left_ms)} left"
         case Eligibility.NONE:
             return ""
 

@@ -295,7 +295,7 @@ def test_entries_are_kept_by_name() -> None:
         (NodeHealth(SICK, failures_ms=(100_000 - WINDOW_MS,)), "", False),
         (NodeHealth(SICK, failures_ms=(100_001 - WINDOW_MS,)), "", True),
         (NodeHealth(SICK, quarantined_until_ms=100_000, quarantines=1), "", True),
-        (NodeHealth(SICK, quarantined_until_ms=232_000, quarantines=1), "quarantined, 132 s left",
+        (NodeHealth(SICK, quarantined_until_ms=232_000, quarantines=1), "quarantined, 2m12s left",
          True),
         (NodeHealth(SICK, cordoned=True), "cordoned", True),
         (NodeHealth(SICK, cordoned=True, reason=121 * "x"), "cordoned: " + 120 * "x", True),

@@ -60,7 +60,7 @@ def test_verdict_is_there_at_once_and_the_stop_follows() -> None:
     a.record(recorded())
 
     assert (("a", 0), VerdictCause.WORKER_FAILED) == (culprit(bench), bench.the_verdict().cause)
-    assert "was reported first: error recorded, still running, 60.0 s" in bench.the_verdict().text
+    assert "was reported first: error recorded, still running, 1m" in bench.the_verdict().text
     assert NodeState.FAILED is a.known_node.state
     bench.advance(EXIT_DUE_MS - 1)
     assert isinstance(b.desired, DesiredRun)
