@@ -682,19 +682,26 @@ class StartFailed(_message.Message):
 
     ROUND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    IS_PERMANENT_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Number of the round."""
     text: _builtins.str
     """Why, such as "train: No such file or directory"; at most 1,024 characters."""
+    is_permanent: _builtins.bool
+    """No restart can cure it on this node: its program or folder is missing or cannot be used, and the
+    agent has never started its workers. The run fails at once, and no restart is charged, unless
+    enough other nodes are ready; then this one is quarantined. Older agents never set it.
+    """
     def __init__(
         self,
         *,
         round: _builtins.int = ...,
         text: _builtins.str = ...,
+        is_permanent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_permanent", b"is_permanent", "round", b"round", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -255,7 +255,7 @@ def test_numa_binding(world: World, mode: str) -> None:
         ("--nproc-per-node=xpu", {}, "--nproc-per-node=xpu: XPU is not available: give a number"),
         ("--nproc-per-node=tpus", {}, "give a number, auto, cpu, gpu, xpu or tpu"),
         ("--nproc-per-node=2.5", {}, "--nproc-per-node: '2.5' is not a whole number"),
-        ("--nproc-per-node=auto", {"PYTHON_EXEC": "/no/python"}, "cannot run /no/python"),
+        ("", {"PYTHON_EXEC": "/no/python"}, "PYTHON_EXEC=/no/python: no such program"),
         ("--numa-binding=node", {}, "--numa-binding: worker 0 has no GPU: torch sees 0"),
         ("--numa-binding=all", {}, "'all' is not one of node, socket"),
         ("--start-method=thread", {}, "'thread' is not one of spawn, fork"),

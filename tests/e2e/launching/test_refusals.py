@@ -299,19 +299,20 @@ def test_crash_loop_ends_the_job_early(world: World) -> None:
 
 
 def test_program_that_cannot_be_executed_ends_the_job(world: World) -> None:
-    """Found only when a worker is started: the verdict names the node and the system's reason."""
+    """Found only at the start: the verdict names node, path and reason, and no restart is used."""
     program = Path(world.folder, "train")
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
-    agents = [world.agent("a", nnodes="2")]
-    flags = ("--no-python", "--allow-different-programs")
+    agents = [world.agent("a", "--max-restarts=3", nnodes="2")]
+    flags = ("--no-python", "--allow-different-programs", "--max-restarts=3")
     agents.append(world.agent("b", *flags, nnodes="2", script=[str(program)]))
 
     assert [agent.wait() for agent in agents] == [1, 1]
     for agent in agents:
         cause = next(line for line in agent.said() if line.startswith("  cause"))
         assert "node b could not start its workers: " in cause
-        assert os.strerror(errno.ENOENT) in cause
+        assert f"cannot run {program}: {os.strerror(errno.ENOENT)}; no restart can cure" in cause
+        assert [event["round"] for event in agent.events("round_began")] == [1]
     assert world.left() == []
 
 

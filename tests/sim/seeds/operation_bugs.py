@@ -59,8 +59,8 @@ def _charge_a_request() -> list[Patch]:
     """Charge a restart for a round that an operator has ended."""
     real = policy.judge
 
-    def judge(job: Any, round: Any, now_ms: int) -> Any:
-        found = real(job, round, now_ms)
+    def judge(job: Any, round: Any, now_ms: int, **also: Any) -> Any:
+        found = real(job, round, now_ms, **also)
         if found.reason not in REQUESTED or job.counts.restart_count >= job.spec.max_restarts:
             return found
         counts = replace(found.counts, restart_count=found.counts.restart_count + 1)

@@ -215,7 +215,10 @@ class Workers:
     def _spawn(self, order: RunOrder, local_rank: int) -> None:
         world, faults = self.world, self.world.faults
         if world.happens(faults.cannot_start_percent):
-            self._answer(inputs.WorkerNotStarted(order.number, local_rank, "no such file"))
+            is_missing = bool(local_rank % 2)  # not drawn: the other draws stay the same
+            text = "no such file" if is_missing else "no memory"
+            refused = inputs.WorkerNotStarted(order.number, local_rank, text, is_missing)
+            self._answer(refused)
             return
         group = world.group(self.agent.host.plan.job_id, header_of(order))
         process = Process(world.next_pid(), self.agent.host, self.agent, order, local_rank, group)

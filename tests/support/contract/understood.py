@@ -73,8 +73,8 @@ def report_there(  # noqa: C901  # one flat case per report
         case reports.ReachedReport(round=number, milestone=milestone, at_ms=at_ms):
             ago_ms = max(0, NOW_MS - at_ms)
             return inputs.Reached(sender, number, ((MILESTONES[milestone], ago_ms),))
-        case reports.StartFailedReport(round=number, text=text):
-            return inputs.StartFailed(sender, number, line(text[:1_024]))
+        case reports.StartFailedReport(round=number, text=text, is_permanent=is_permanent):
+            return inputs.StartFailed(sender, number, line(text[:1_024]), is_permanent)
         case reports.LeavingReport(round=number, text=text):
             return inputs.Leaving(sender, number, line(text[:1_024]))
         case reports.ExitedReport(round=number, worker=worker):

@@ -105,7 +105,7 @@ def reported() -> st.SearchStrategy[reports.Report]:
         st.builds(reports.ReadyReport, st.integers(0, ROUND_MAX), st.integers(1, 65_535)),
         st.builds(reports.StartedReport, number, all_pids),
         st.builds(reports.ReachedReport, number, st.sampled_from(Milestone), times),
-        st.builds(reports.StartFailedReport, number, words),
+        st.builds(reports.StartFailedReport, number, words, st.booleans()),
         st.builds(reports.LeavingReport, number, words),
         st.builds(reports.ExitedReport, number, ended),
         st.builds(reports.RecordedReport, number, failed_workers()),

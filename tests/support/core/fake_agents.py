@@ -219,9 +219,13 @@ class FakeAgent:
         offer = inputs.ReadyPort(self.clean, self.port)
         return self.report(lambda sender: inputs.Ready(sender, offer))
 
-    def fail_to_start(self, text: str = "no such file") -> Transition:
+    def fail_to_start(
+        self, text: str = "no such file", *, is_permanent: bool = False
+    ) -> Transition:
         """Report that a worker could not be started."""
-        return self.report(lambda sender: inputs.StartFailed(sender, self.last_round, text))
+        return self.report(
+            lambda sender: inputs.StartFailed(sender, self.last_round, text, is_permanent)
+        )
 
     def leave(self, text: str = "no such file") -> Transition:
         """Report that the node leaves its round."""

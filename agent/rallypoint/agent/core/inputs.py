@@ -76,6 +76,8 @@ class WorkerNotStarted(Struct, frozen=True):
     round: int
     local_rank: int
     text: str
+    is_missing: bool = False
+    """Its program or folder is missing or cannot be used."""
 
 
 class WorkersNotPrepared(Struct, frozen=True):

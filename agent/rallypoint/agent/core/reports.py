@@ -38,6 +38,8 @@ class StartFailedReport(Struct, frozen=True):
     round: int
     text: str
     """Why."""
+    is_permanent: bool = False
+    """No restart can cure it on this node."""
 
 
 class LeavingReport(Struct, frozen=True):

@@ -75,6 +75,8 @@ class AgentState(Struct, frozen=True):
     """Set while no port can be reserved, or no files can be made."""
     unprepared: str = ""
     """Why the files of the last round could not be made; empty: they could, or can again."""
+    has_started: bool = False
+    """A round's workers have all been started here, so their program and folder were there."""
     unprepared_rounds: int = 0
     """How many rounds could not be prepared since one was started."""
     desired: Desired | None = None

@@ -185,7 +185,7 @@ def _on_worker_started(work: Work, started: inputs.WorkerStarted) -> None:
         held = held.moved(Stage.RUNNING)
         pids = tuple(worker.pid for worker in held.workers)
         work.report(StartedReport(held.number, pids))
-        work.change(unprepared_rounds=0)
+        work.change(unprepared_rounds=0, has_started=True)
     work.hold(held)
 
 
@@ -197,7 +197,10 @@ def _on_worker_not_started(work: Work, refused: inputs.WorkerNotStarted) -> None
     exit = LocalExit(EXIT_CANNOT_START, None, work.now_ms, True, None, refused.text)
     held = held.with_worker(worker.ended(exit))
     if not held.is_stopping and held.stage is not Stage.FAILED:
-        work.report(StartFailedReport(held.number, refused.text))
+        # What was there once is rather away than missing, for example because a network file
+        # system is: a restart may find it again.
+        is_permanent = refused.is_missing and not work.state.has_started
+        work.report(StartFailedReport(held.number, refused.text, is_permanent))
         held = held.start_failed(refused.text)
     work.hold(held)
 

@@ -30,6 +30,7 @@ class Changes(TypedDict, total=False):
     port: int
     port_wait: PortWait | None
     unprepared: str
+    has_started: bool
     unprepared_rounds: int
     desired: Desired
     desired_drain: DesiredDrain | None

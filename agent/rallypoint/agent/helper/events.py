@@ -5,6 +5,7 @@ See host.py for the order of events.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,20 @@ from rallypoint.agent.helper.frames import encode, to_wire
 
 # The token of the Clean and Blocked that follow HelperLost; sweep() takes only positive ones.
 ORPHANS = 0
+
+# With one of these, every start fails until the node is changed. Others pass: memory, processes and
+# descriptors become free, and a file handle is stale or a file busy only for a moment.
+MISSING_ERRORS = frozenset(
+    {
+        errno.E2BIG,
+        errno.EACCES,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOEXEC,
+        errno.ENOTDIR,
+    }
+)
 
 
 class SpawnRequest(NamedTuple):
@@ -69,6 +84,11 @@ class SpawnFailed(NamedTuple):
     worker_id: int
     errno: int  # of the failed step; EBUSY: a sweep is running; EPIPE: the helper died
     message: str  # for people
+
+    @property
+    def is_missing(self) -> bool:
+        """True when the program or the folder is missing or cannot be used."""
+        return self.errno in MISSING_ERRORS
 
 
 class Exited(NamedTuple):

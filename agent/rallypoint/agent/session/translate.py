@@ -204,8 +204,10 @@ def report_message(  # noqa: C901  # one flat case per report
             milestones = [_milestone(milestone, at_ms, now_ms)]
             reached = agent_pb2.Reached(round=number, milestones=milestones)
             return agent_pb2.SessionRequest(reached=reached)
-        case StartFailedReport(round=number, text=text):
-            start_failed = agent_pb2.StartFailed(round=number, text=_limited(text))
+        case StartFailedReport(round=number, text=text, is_permanent=is_permanent):
+            start_failed = agent_pb2.StartFailed(
+                round=number, text=_limited(text), is_permanent=is_permanent
+            )
             return agent_pb2.SessionRequest(start_failed=start_failed)
         case LeavingReport(round=number, text=text):
             leaving = agent_pb2.Leaving(round=number, text=_limited(text))

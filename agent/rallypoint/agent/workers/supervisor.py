@@ -413,7 +413,8 @@ class Supervisor:
                     self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
             case SpawnFailed(worker_id=worker_id, message=message):
                 worker = self._forget(worker_id)
-                self.post(inputs.WorkerNotStarted(worker.round, worker.local_rank, message))
+                place = worker.round, worker.local_rank
+                self.post(inputs.WorkerNotStarted(*place, message, event.is_missing))
             case Exited(worker_id=worker_id):
                 worker = self._forget(worker_id)
                 self._reporting += 1

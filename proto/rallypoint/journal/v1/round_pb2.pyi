@@ -286,19 +286,23 @@ class StartFailure(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    IS_PERMANENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     text: _builtins.str
     """Why."""
+    is_permanent: _builtins.bool
+    """No restart can cure it on that node."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         text: _builtins.str = ...,
+        is_permanent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_permanent", b"is_permanent", "name", b"name", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

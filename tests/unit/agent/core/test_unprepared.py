@@ -1,10 +1,15 @@
-"""A node that cannot make the files of a round leaves the round, and is ready once it can."""
+"""A node that cannot start a round's workers says whether that can change.
+
+One that cannot make the files of a round leaves the round, and is ready once it can.
+"""
 
 from __future__ import annotations
 
+import pytest
+
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredStop
-from rallypoint.agent.core.reports import BlockedReport, ReadyReport
+from rallypoint.agent.core.reports import BlockedReport, ReadyReport, StartFailedReport
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
 from support.core.orders import run_order
@@ -100,3 +105,27 @@ def test_refusal_of_an_older_round_is_ignored() -> None:
     after, done = run(*ORDERED, inputs.WorkersNotPrepared(7, TEXT))
 
     assert (after, done) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("is_missing", "has_started", "expected"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_missing_program_is_permanent_if_it_never_ran(
+    is_missing: bool, has_started: bool, expected: bool
+) -> None:
+    """What ran here once may be there again in a moment; memory may be free again."""
+    state, _ = run(*ORDERED)
+    if has_started:
+        started = (inputs.WorkerStarted(1, rank, 100 + rank) for rank in range(2))
+        stop = inputs.DesiredReceived(1, 2, DesiredStop(1, 30_000, "a failure"))
+        again = inputs.DesiredReceived(1, 3, run_order(number=2))
+        ends = (inputs.WorkerEnded(1, rank, 1, None, None, "") for rank in range(2))
+        state, _ = run(
+            *started, stop, *ends, inputs.Swept(1), inputs.PortReserved(30_001), again, state=state
+        )
+    number = 2 if has_started else 1
+
+    state, _ = run(inputs.WorkerNotStarted(number, 0, TEXT, is_missing), state=state)
+
+    assert state.reports[-1] == StartFailedReport(number, TEXT, expected)

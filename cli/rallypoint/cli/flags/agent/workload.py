@@ -84,13 +84,16 @@ GROUPS = (
 
 
 def check(args: Values) -> None:
-    """Reject a program that does not exist, and ways to run it that exclude each other."""
+    """Reject what does not exist, and ways to run a program that exclude each other."""
     ways = [flag for flag in ("module", "no_python", "run_path") if getattr(args, flag)]
     if len(ways) > 1:
         first, second = (f"--{way.replace('_', '-')}" for way in ways[:2])
         fail(args.prog, f"{first} and {second} exclude each other")
     if args.no_python and shutil.which(args.script) is None:
         fail(args.prog, f"{args.script}: no such program; give a path or a name on PATH")
+    python = os.environ.get("PYTHON_EXEC")
+    if python and not args.no_python and shutil.which(python) is None:
+        fail(args.prog, f"PYTHON_EXEC={python}: no such program; give a path or a name on PATH")
     if not args.module and not args.no_python and not _is_script(args.script):
         fail(args.prog, f"{args.script}: no such script in {os.getcwd()}{_advice(args)}")
 

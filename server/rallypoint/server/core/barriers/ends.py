@@ -183,7 +183,7 @@ def _why_unsound(round: Round) -> str:
         failed = round.failures[0]
         return f"rank {failed.rank} on node {failed.name} failed: {describe_exit(failed.exit)}"
     if round.start_failure is not None:
-        name, text = round.start_failure
+        name, text, _ = round.start_failure
         return f"node {name} could not start its workers: {text}"
     if round.departures:
         departure = round.departures[0]

@@ -95,6 +95,8 @@ class StartFailed(Struct, frozen=True):
     round: int
     text: str
     """Why."""
+    is_permanent: bool = False
+    """No restart can cure it on this node."""
 
 
 class Leaving(Struct, frozen=True):

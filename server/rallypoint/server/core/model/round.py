@@ -180,8 +180,8 @@ class Round(Struct, frozen=True):
     """The first draining member whose worker has ended: it explains failures of its peers."""
     overdue: tuple[NodeName, ...] = ()
     """Members that did not start in time, at most LOST_MAX; set when that stops the round."""
-    start_failure: tuple[NodeName, str] | None = None
-    """The first member that could not start its workers, and why."""
+    start_failure: tuple[NodeName, str, bool] | None = None
+    """The first member that could not start its workers, why, and if no restart cures it there."""
     held_token: str = ""
     """The token of its workers, if an earlier coordinator without a journal has made it."""
     step: int = 0

@@ -35,7 +35,8 @@ def settle(draft: Draft, job: Job) -> None:
     """Decide what the stopped round means, now that every member is clean, lost or overdue."""
     round, now_ms = job.round, draft.now_ms
     assert round is not None and round.stop_reason is not None
-    judgement = judge(job, round, now_ms)
+    is_incurable = _is_incurable(draft, job, round)
+    judgement = judge(job, round, now_ms, is_incurable=is_incurable)
     job = replace(
         job,
         history=_with_summary(job, round, judgement.reason, judgement.verdict),
@@ -80,6 +81,20 @@ def settle(draft: Draft, job: Job) -> None:
     for node in members:
         fence_unclean(draft, node)
     _emit_settled(draft, job, round, judgement)
+
+
+def _is_incurable(draft: Draft, job: Job, round: Round) -> bool:
+    """Return whether a node can never start its workers, and the run cannot do without it.
+
+    When enough other nodes are ready, a restart cures it: the node is quarantined at once, and a
+    spare takes its slot, or the round is smaller. That costs a restart, as the failure of a worker
+    does. Without quarantines the next round would have the node again.
+    """
+    if round.start_failure is None or not round.start_failure[2]:
+        return False
+    name, spec = round.start_failure[0], job.spec
+    others = sum(node.is_eligible and node.name != name for node in draft.nodes_of(job.job_id))
+    return spec.quarantine_after == 0 or others < spec.min_nodes
 
 
 def _decided(verdict: Verdict | None, consequence: Consequence) -> Verdict | None:

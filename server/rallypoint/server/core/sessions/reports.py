@@ -174,8 +174,8 @@ def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
         case inputs.Leaving(text=text):
             text = node.drain.reason if node.drain is not None else text
             depart(draft, node, reason_of_leaving(node), text or "its agent is shutting down")
-        case inputs.StartFailed(text=text):
-            mark_start_failed(draft, node, text)
+        case inputs.StartFailed(text=text, is_permanent=is_permanent):
+            mark_start_failed(draft, node, text, is_permanent=is_permanent)
 
 
 def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound:
@@ -255,11 +255,11 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
     draft.records.append(NodeSucceeded(job.job_id, node.last_round, node.name, node.session))
 
 
-def mark_start_failed(draft: Draft, node: Node, text: str) -> None:
+def mark_start_failed(draft: Draft, node: Node, text: str, *, is_permanent: bool = False) -> None:
     """Note that a member could not start its workers; it is a cause only before the stop."""
     job = draft.require_job(node.job_id)
     if job.round is not None and job.phase is Phase.RUNNING and job.round.start_failure is None:
-        round = replace(job.round, start_failure=(node.name, text))
+        round = replace(job.round, start_failure=(node.name, text, is_permanent))
         draft.put_job(replace(job, round=round))
     draft.put_node(replace(node, state=NodeState.FAILED))
 

@@ -224,7 +224,7 @@ def find_verdict(round: Round, *, is_final: bool = False) -> Verdict | None:
     if round.stop_reason is RoundReason.DRAINED:
         return _judge_drain(round)
     if round.start_failure is not None:
-        name, reason = round.start_failure
+        name, reason, _ = round.start_failure
         text = f"node {name} could not start its workers: {reason}"
         return Verdict(VerdictCause.START_FAILED, round.header.number, name, text)
     if round.stop_reason is RoundReason.START_OVERDUE:

@@ -26,7 +26,7 @@ from rallypoint.server.core.model.job import Job, NodeHealth
 from rallypoint.server.core.model.node import Eligibility, Node
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.verdict import Verdict, VerdictCause
+from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
 
@@ -119,7 +119,9 @@ def describe(health: NodeHealth, now_ms: int) -> str:
             return ""
 
 
-def fail(health: NodeHealth, spec: JobSpec, now_ms: int, text: str) -> NodeHealth:
+def fail(
+    health: NodeHealth, spec: JobSpec, now_ms: int, text: str, *, is_permanent: bool = False
+) -> NodeHealth:
     """Return the health of a node after one more failure.
 
     A quarantine resets the count of failures: the next one needs as many again.
@@ -129,10 +131,11 @@ def fail(health: NodeHealth, spec: JobSpec, now_ms: int, text: str) -> NodeHealt
         spec: of the run; its `quarantine_after` is 1 or more.
         now_ms: when the failure was decided.
         text: the failure as one line.
+        is_permanent: the next round would fail alike, so one failure is enough.
     """
     failures_ms = (*recent_failures(health, spec, now_ms), now_ms)
     reason = health.reason if health.cordoned else text
-    if len(failures_ms) < spec.quarantine_after:
+    if len(failures_ms) < spec.quarantine_after and not is_permanent:
         return replace(health, failures_ms=failures_ms, reason=reason)
     return replace(
         health,
@@ -192,16 +195,22 @@ def charge_node(draft: Draft, job: Job, round: Round, verdict: Verdict | None) -
     was_incomplete = round.header.epoch != draft.epoch and round.stop_ms == round.sealed_ms
     if verdict.cause is VerdictCause.NODE_LOST and was_incomplete:
         return  # a new coordinator could not adopt the round; it did not observe a loss
-    note_failure(draft, job.job_id, verdict.name, verdict.text)
+    is_replaced = (
+        verdict.cause is VerdictCause.START_FAILED and verdict.consequence is Consequence.RESTARTED
+    )
+    is_permanent = is_replaced and round.start_failure is not None and round.start_failure[2]
+    note_failure(draft, job.job_id, verdict.name, verdict.text, is_permanent=is_permanent)
 
 
-def note_failure(draft: Draft, job_id: JobId, name: NodeName, text: str) -> None:
-    """Count a failure of a node, and quarantine the node at the limit."""
+def note_failure(
+    draft: Draft, job_id: JobId, name: NodeName, text: str, *, is_permanent: bool = False
+) -> None:
+    """Count a failure of a node, and quarantine the node at the limit, or at once."""
     job = draft.require_job(job_id)
     if job.spec.quarantine_after == 0:
         return
     before = find_health(job.health, name)
-    after = fail(before, job.spec, draft.now_ms, text)
+    after = fail(before, job.spec, draft.now_ms, text, is_permanent=is_permanent)
     if _put(draft, job_id, after) and after.quarantines > before.quarantines:
         draft.emit(
             job_id,

@@ -48,13 +48,14 @@ class Judgement(Struct, frozen=True):
         return self.consequence in (Consequence.RESTARTED, Consequence.REFORMED)
 
 
-def judge(job: Job, round: Round, now_ms: int) -> Judgement:
+def judge(job: Job, round: Round, now_ms: int, *, is_incurable: bool = False) -> Judgement:
     """Decide the consequence of the stopped `round` for the run.
 
     Args:
         job: the job with its counts as they were while the round ran.
         round: the round, stopped, with every member clean, lost or overdue.
         now_ms: journal time of the decision.
+        is_incurable: a node that the run needs could not start its workers, and never will.
     """
     verdict = find_verdict(round, is_final=True)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
@@ -84,6 +85,8 @@ def judge(job: Job, round: Round, now_ms: int) -> Judgement:
     if round.stop_reason is RoundReason.GROWTH:
         grown = replace(counts, growths=counts.growths + 1)
         return replace(kept, verdict=None, counts=grown)
+    if is_incurable and verdict.cause is VerdictCause.START_FAILED:
+        return _end_at_once(kept, verdict)
     return _charge(kept, job, verdict)
 
 
@@ -132,6 +135,15 @@ def _give_up(kept: Judgement, round: Round, text: str) -> Judgement:
         consequence=Consequence.ENDED,
     )
     return replace(kept, verdict=final, consequence=Consequence.ENDED)
+
+
+def _end_at_once(kept: Judgement, verdict: Verdict) -> Judgement:
+    """End the run with the restarts that it has left: each would fail like this one."""
+    text = f"{verdict.text}; no restart can cure that"
+    final = replace(verdict, text=text, consequence=Consequence.ENDED)
+    return replace(
+        kept, verdict=final, consequence=Consequence.ENDED, reason=RoundReason.WORKER_FAILED
+    )
 
 
 def _charge(kept: Judgement, job: Job, verdict: Verdict) -> Judgement:

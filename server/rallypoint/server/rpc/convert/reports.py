@@ -96,7 +96,7 @@ def _round_report(
             return inputs.Reached(sender, reached.round, to_milestones(reached.milestones))
         case "start_failed":
             failed = envelope.start_failed
-            return inputs.StartFailed(sender, failed.round, failed.text)
+            return inputs.StartFailed(sender, failed.round, failed.text, failed.is_permanent)
         case "exited":
             ended, path = envelope.exited.workers, "exited.workers"
             exits = to_exits(ended, path, local_world_size, Ends.ENDED)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import RoundSettled
 from rallypoint.server.core.model.desired import DesiredStop
+from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import FAILURES_MAX, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -266,6 +267,40 @@ def test_node_that_cannot_start_is_charged_and_named() -> None:
         verdict.name,
     )
     assert "node b could not start its workers: train: No such file or directory" == verdict.text
+
+
+def test_node_that_can_never_start_ends_the_run_at_once() -> None:
+    """No restart can cure it, so none is charged, and the verdict says so."""
+    bench = Bench(PAIR)
+    _, b = bench.join("a", "b")
+
+    b.fail_to_start("cannot run /no/python: No such file or directory", is_permanent=True)
+    bench.obey()
+
+    verdict, job = bench.the_verdict(), bench.job()
+    assert (Outcome.FAILED, 0, Consequence.ENDED) == (
+        job.outcome,
+        job.counts.restart_count,
+        verdict.consequence,
+    )
+    assert (
+        "node b could not start its workers: cannot run /no/python: No such file or directory; "
+        "no restart can cure that"
+    ) == verdict.text
+    bench.check_journal()
+
+
+def test_node_that_can_never_start_is_replaced_by_a_spare() -> None:
+    """It is quarantined at once, and the next round is formed without it."""
+    bench = Bench(PAIR)
+    _, b, _ = bench.join("a", "b", "c")
+
+    b.fail_to_start("no such file", is_permanent=True)
+    bench.obey()
+
+    assert 1 == bench.job().counts.restart_count
+    assert Eligibility.QUARANTINED is b.known_node.eligibility
+    assert ["a", "c"] == bench.order()
 
 
 def test_refusal_after_the_stop_is_not_the_cause() -> None:
