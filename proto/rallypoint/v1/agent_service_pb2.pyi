@@ -473,6 +473,7 @@ class Program(_message.Message):
     COMMAND_LINE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     MAY_DIFFER_FIELD_NUMBER: _builtins.int
+    WORKER_COMMAND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """What is compared: the base name of the script or program, or "-m" and the full name of the module;
     at most 255 characters. Empty for what has no name, such as standard input: it is not compared.
@@ -491,6 +492,11 @@ class Program(_message.Message):
     """
     may_differ: _builtins.bool
     """True when the node may run another program than the other nodes of its role."""
+    worker_command: _builtins.str
+    """How the agent starts a worker, quoted for a shell: the interpreter, its flags and the script, or the
+    program. Without arguments, which may be secret. Verdicts show it; at most 1,024 characters. Empty:
+    unknown, as of a function.
+    """
     def __init__(
         self,
         *,
@@ -499,10 +505,11 @@ class Program(_message.Message):
         command_line: _builtins.str = ...,
         user: _builtins.str = ...,
         may_differ: _builtins.bool = ...,
+        worker_command: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_digest", b"arguments_digest", "command_line", b"command_line", "may_differ", b"may_differ", "name", b"name", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_digest", b"arguments_digest", "command_line", b"command_line", "may_differ", b"may_differ", "name", b"name", "user", b"user", "worker_command", b"worker_command"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

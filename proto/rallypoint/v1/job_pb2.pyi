@@ -676,6 +676,7 @@ class RoundSummary(_message.Message):
     BEGAN_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    END_NOTE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the round."""
     begin_reason: _round_pb2.RoundReason.ValueType
@@ -690,6 +691,8 @@ class RoundSummary(_message.Message):
     """Restarts charged when it was sealed."""
     run: _builtins.int
     """Run that it belonged to."""
+    end_note: _builtins.str
+    """Why an operator has ended it. Empty: no operator has, or none gave a reason."""
     @_builtins.property
     def node_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its nodes by group rank, 0 first; at most 64. group_world_size counts them all."""
@@ -742,10 +745,11 @@ class RoundSummary(_message.Message):
         began_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         timeline: _round_pb2.RoundTimeline | None = ...,
+        end_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "lasted_for", b"lasted_for", "recovered_after", b"recovered_after", "started_after", b"started_after", "timeline", b"timeline", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "begin_reason", b"begin_reason", "end_reason", b"end_reason", "ended_at", b"ended_at", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "run", b"run", "started_after", b"started_after", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "begin_reason", b"begin_reason", "end_note", b"end_note", "end_reason", b"end_reason", "ended_at", b"ended_at", "group_world_size", b"group_world_size", "lasted_for", b"lasted_for", "node_names", b"node_names", "number", b"number", "recovered_after", b"recovered_after", "restart_count", b"restart_count", "run", b"run", "started_after", b"started_after", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

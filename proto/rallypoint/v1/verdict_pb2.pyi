@@ -228,6 +228,7 @@ class FailedWorker(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
     HOST_NAME_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     node_name: _builtins.str
     """Name of its node."""
     rank: _builtins.int
@@ -238,6 +239,10 @@ class FailedWorker(_message.Message):
     """Its process id on the node."""
     host_name: _builtins.str
     """Host name of its machine. Empty when its agent did not send one."""
+    command: _builtins.str
+    """How its agent has started it, without arguments; see Program.worker_command. Only the culprit has
+    it. Empty when unknown.
+    """
     @_builtins.property
     def exit(self) -> _node_pb2.WorkerExit:
         """How it ended, or its error while it still runs."""
@@ -251,10 +256,11 @@ class FailedWorker(_message.Message):
         pid: _builtins.int = ...,
         exit: _node_pb2.WorkerExit | None = ...,
         host_name: _builtins.str = ...,
+        command: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "exit", b"exit", "local_rank", b"local_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "exit", b"exit", "host_name", b"host_name", "local_rank", b"local_rank", "node_name", b"node_name", "pid", b"pid", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank", "_rank", b"_rank", "command", b"command", "exit", b"exit", "host_name", b"host_name", "local_rank", b"local_rank", "node_name", b"node_name", "pid", b"pid", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__local_rank: _TypeAlias = _typing.Literal["local_rank"]  # noqa: Y015
     _WhichOneofArgType__local_rank: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank"]  # noqa: Y015

@@ -126,6 +126,7 @@ def _program_message(program: Program) -> agent_pb2.Program:
         name=program.name,
         arguments_digest=program.arguments_digest,
         command_line=program.command_line,
+        worker_command=program.worker_command,
         user=program.user,
         may_differ=program.may_differ,
     )

@@ -7,8 +7,10 @@ from datetime import UTC
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
 
 from rallypoint.agent.torchelastic.last_round import LastRound
+from rallypoint.cli.operator.views.verdicts import render_verdict
 from rallypoint.cli.report.render import FAILURES_MAX, render_finished
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
@@ -251,17 +253,88 @@ def test_root_cause_is_not_told_twice() -> None:
     exit = node_pb2.WorkerExit(exit_code=1, stderr_tail="ImportError: nothing\n")
     finished = finished_with(exit)
     finished.verdict.culprit.node_name = "a"
-    both = [worker(9), worker(10)]
-    both[0].pid = 7
-    both[0].exit.stderr_tail = both[1].exit.stderr_tail = "  File x\nImportError: nothing\n"
-    text = render_finished(finished, "train.py", here(both), UTC)
+    failed = [worker(9), worker(10), worker(11)]
+    failed[0].pid = 7
+    for one in failed:
+        one.exit.stderr_tail = "  File x\nImportError: nothing\n"
+    text = render_finished(finished, "train.py", here(failed), UTC)
 
     assert text.count("ImportError: nothing") == 1
     assert text.count("[0]:") == 1
     lines = text.splitlines()
     root = lines.index("Root Cause (first observed failure):")
-    assert (lines[root + 1], lines.index("[1]:") < root) == ("[0]:", True)
-    assert "  traceback : the same as that of the root cause" in text.splitlines()
+    assert lines[root + 1] == "[0]:"
+    assert lines[3:root] == [
+        "Failures (other workers on this node, a):",
+        "  ranks 10-11: the same error as the root cause",
+        "-" * 60,
+    ]
+
+
+def test_equal_errors_of_other_workers_are_told_once() -> None:
+    """With the ranks of all of them; one that ended in another way has its own entry."""
+    failed = [worker(rank, 1, "ValueError: x") for rank in range(8, 12)]
+    failed.append(worker(12, 3, "ValueError: x"))
+    lines = render(local=here(failed))
+
+    assert [line for line in lines if line.startswith("[")] == ["[0]:", "[4]:", "[5]:"]
+    at = lines.index("  traceback : ValueError: x")
+    assert lines[at + 1 : at + 3] == ["  the same  : ranks 9-11", "[4]:"]
+
+
+MISSING = "  File x\nModuleNotFoundError: No module named 'torch'\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "advice"),
+    [
+        ("/a/python -u train.py", MISSING, "this ran under /a/python; PYTHON_EXEC chooses another"),
+        ("/a/python -u train.py", "SyntaxError: invalid syntax\n", ""),
+        ("./train", MISSING, ""),
+        ("", MISSING, ""),
+    ],
+)
+def test_interpreter_is_named(command: str, said: str, advice: str) -> None:
+    """The report and an operator's verdict say what ran, and of a missing module what to do."""
+    exit = node_pb2.WorkerExit(exit_code=1, stderr_tail=said)
+    finished = finished_with(exit)
+    finished.verdict.culprit.command = command
+    lines = render_finished(finished, "train.py", here(), UTC).splitlines()
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(render_verdict(finished.verdict, "train run 1", UTC))
+    shown = captured.get().splitlines()
+
+    assert [line for line in lines if "  command" in line] == (
+        [f"  command   : {command}"] if command else []
+    )
+    assert [line for line in lines if "  python" in line] == (
+        [f"  python    : {advice}"] if advice else []
+    )
+    assert any(line.split() == ["command", *command.split()] for line in shown) == bool(command)
+    assert any(advice in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("exit", "painted"),
+    [
+        (
+            node_pb2.WorkerExit(exit_code=1, stderr_tail=f"{STACK}ValueError: x\n"),
+            "  ValueError: x",
+        ),
+        (node_pb2.WorkerExit(signal=9), "  exitcode  : -9 (pid: 7) (SIGKILL)"),
+    ],
+)
+def test_root_cause_stands_out(exit: node_pb2.WorkerExit, painted: str) -> None:
+    """Its heading, and its error or how the worker ended."""
+    report = render_finished(
+        finished_with(exit), "train.py", here(), UTC, paint=lambda text: f"<{text}>"
+    )
+
+    assert [line[1:-1] for line in report.splitlines() if line.startswith("<")] == [
+        "Root Cause (first observed failure):",
+        painted,
+    ]
 
 
 def test_many_failures_of_a_node_are_counted() -> None:
@@ -297,9 +370,9 @@ def test_failures_like_the_first_are_not_told_again() -> None:
     """Workers that failed as the culprit did are a line; the culprit alone is none."""
     lines = render(group("ValueError: x", (0, 511), exit="signal 9 (SIGKILL)"), failed=511)
 
-    at = lines.index("  collateral: 511 more failed:")
-    assert lines[at + 1] == "    ranks 0-2,4-511: signal 9 (SIGKILL), the same as the root cause"
-    assert lines[at + 2].startswith("  restarts")
+    others = "ranks 0-2,4-511: signal 9 (SIGKILL), the same as the root cause"
+    at = lines.index(f"  collateral: 511 more failed: {others}")
+    assert lines[at + 1].startswith("  restarts")
 
 
 def test_error_of_the_first_is_not_told_again() -> None:
@@ -308,9 +381,9 @@ def test_error_of_the_first_is_not_told_again() -> None:
     also = group("Traceback:\n  File x\nImportError: nothing", (7, 7), exit="signal 15 (SIGTERM)")
     lines = render(also, failed=1, exit=exit)
 
-    at = lines.index("  collateral: 1 more failed:")
-    assert lines[at + 1] == "    rank 7: signal 15 (SIGTERM), with the same error"
-    assert lines[at + 2].startswith("  restarts")
+    others = "rank 7: signal 15 (SIGTERM), with the same error"
+    at = lines.index(f"  collateral: 1 more failed: {others}")
+    assert lines[at + 1].startswith("  restarts")
 
 
 def test_many_ranges_and_long_lines_are_cut() -> None:

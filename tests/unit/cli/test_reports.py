@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -92,6 +93,26 @@ def test_last_line_has_the_cause(
     (shown,) = end(finished, code, text).lines
 
     assert shown.splitlines()[-1] == f"rallypoint agent: {last}"
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_root_cause_is_red_on_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+    """In the report and in the last line, unless NO_COLOR is set; JSON has no colours."""
+    monkeypatch.setattr(sys, "stderr", Screen())
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    (shown,) = end(FAILED, EXIT_FAILED, "the job failed").lines
+    events = end(FAILED, EXIT_FAILED, "the job failed", is_json=True).events
+
+    red = [line for line in shown.splitlines() if line.startswith("\x1b[31m")]
+    assert len(red) == (0 if no_color else 3)
+    assert all(line.endswith("\x1b[0m") for line in red)
+    assert "\x1b" not in repr(events) + repr(shown) * bool(no_color)
 
 
 @pytest.mark.parametrize(

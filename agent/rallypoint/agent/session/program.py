@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX, PROGRAM_CHARS_MAX
+from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX, PROGRAM_CHARS_MAX, TEXT_CHARS_MAX
 from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -21,7 +21,13 @@ _INTERPRETER = r"python[0-9.]*|bash|sh|env"
 
 
 def describe_program(
-    script: str, args: Sequence[str], *, is_module: bool, user: str, may_differ: bool
+    script: str,
+    args: Sequence[str],
+    *,
+    is_module: bool,
+    user: str,
+    may_differ: bool,
+    worker_command: Sequence[str] = (),
 ) -> agent_pb2.Program:
     """Return the description of a program.
 
@@ -31,6 +37,7 @@ def describe_program(
         is_module: `script` is a module name.
         user: who started the agent; empty if unknown.
         may_differ: the operator allows other programs beside it.
+        worker_command: how a worker is started, without `args`; empty: unknown.
     """
     words = ("-m", script, *args) if is_module else (script, *args)
     # Cut twice: cleaning a long text would take long, and it may make a text shorter.
@@ -41,6 +48,7 @@ def describe_program(
         command_line=to_printable_line(command_line)[:COMMAND_LINE_CHARS_MAX],
         user=to_printable_line(user)[:PROGRAM_CHARS_MAX],
         may_differ=may_differ,
+        worker_command=to_printable_line(shlex.join(worker_command))[:TEXT_CHARS_MAX],
     )
 
 

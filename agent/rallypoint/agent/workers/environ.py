@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
@@ -125,6 +126,18 @@ def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) 
         return (launch.script, *args)
     module = ("-m",) if launch.is_module else (RUN_PATH,) if launch.run_path else ()
     return (python, "-u", *module, launch.script, *args)
+
+
+def shown_command(launch: Launch, *, python: str) -> tuple[str, ...]:
+    """Return the command line of a worker without its arguments, which may be secret."""
+    if launch.function is not None:
+        return ()
+    return worker_command(replace(launch, args=()), python=python, round=0, local_rank=0)
+
+
+def find_python(environment: Mapping[str, str]) -> str:
+    """Return the interpreter of the workers: PYTHON_EXEC, else the agent's own."""
+    return environment.get("PYTHON_EXEC") or sys.executable
 
 
 def visible_device(environment: Mapping[str, str], local_rank: int) -> str:

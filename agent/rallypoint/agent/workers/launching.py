@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,13 @@ from rallypoint.agent.helper.host import WorkerHostError
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_files import read_stamp
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError, PluginAnswer
-from rallypoint.agent.workers.environ import Launch, WorkerFiles, worker_command, worker_environment
+from rallypoint.agent.workers.environ import (
+    Launch,
+    WorkerFiles,
+    find_python,
+    worker_command,
+    worker_environment,
+)
 from rallypoint.agent.workers.marks.pipe import MarkPipe
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
@@ -310,7 +315,7 @@ class Launcher(Struct):
         changed: Mapping[str, str],
         files: WorkerFiles | None = None,
     ) -> SpawnRequest:
-        python = self.environment.get("PYTHON_EXEC") or sys.executable
+        python = find_python(self.environment)
         files = files or self._files(order, local_rank, output.error_file)
         environment = self._environment(order, local_rank, files, self.environment, ours)
         return SpawnRequest(

@@ -6,7 +6,6 @@ It reads only facts that the flags need: a plain number of workers starts no pro
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ from rallypoint.agent.machine.devices import (
 )
 from rallypoint.agent.machine.numa import Binding, CannotBind, compute_cpus
 from rallypoint.agent.machine.topology import TopologyUnknown, read_topology
-from rallypoint.agent.workers.environ import visible_device
+from rallypoint.agent.workers.environ import find_python, visible_device
 
 
 class Placement(Struct, frozen=True):
@@ -63,8 +62,7 @@ def find_placement(
 
 
 def _probe(environment: Mapping[str, str], binding: Binding | None) -> Devices:
-    python = environment.get("PYTHON_EXEC") or sys.executable
-    return probe_devices(python, with_addresses=binding is not None)
+    return probe_devices(find_python(environment), with_addresses=binding is not None)
 
 
 def _bind(

@@ -14,7 +14,7 @@ from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
-from rallypoint.agent.workers.environ import Launch
+from rallypoint.agent.workers.environ import Launch, find_python, shown_command
 from rallypoint.elastic.node.options import JobOptions
 from rallypoint.wire.access import PLAIN, from_environment
 from rallypoint.wire.job_secret import with_job_secret
@@ -110,6 +110,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                 is_module=False,
                 user=find_user(self.environment, os.getuid()),
                 may_differ=True,  # heterogeneous jobs have always been possible in this API
+                worker_command=shown_command(launch, python=find_python(self.environment)),
             ),
             output=self.output,
             logs_plugin=None,

@@ -31,6 +31,7 @@ def _verdict_fields(verdict: verdict_pb2.Verdict) -> Fields:
             "exit_code": exit_number(worker.exit),
             "error_file": worker.exit.error_file,
             "log": worker.exit.stderr_file,
+            "command": worker.command,
         }
     return fields | {
         "consequence": verdict.consequence_text,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 
 from rallypoint.agent.torchelastic.error_files import find_uncaught
@@ -26,6 +26,7 @@ from rallypoint.base.ranges import (
 )
 from rallypoint.base.signal_names import find_signal_name
 from rallypoint.base.tracebacks import HEADER, find_last_chain, split_lines
+from rallypoint.cli.failed_workers import advise_interpreter, error_text, last_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2
 
@@ -40,14 +41,31 @@ SHELL_SIGNAL = 128
 """A shell exits with this and the number of the signal that ended its program."""
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 """Signals at which Python's faulthandler prints a traceback."""
+WRAPPED_LINES_MAX = 8
 FAILURES_MAX = 8
 """Failed workers of this node that get an entry each: as many as most nodes have workers."""
 NOT_AVAILABLE = "<N/A>"
 NO_OTHER_FAILURES = "<NO_OTHER_FAILURES>"
 
 
+_Numbered = tuple[int, node_pb2.Worker]
+"""A failed worker of this node, and its number in the report."""
+
+
+class _Cause(str):
+    """A line of the root cause that stands out on a terminal."""
+
+    __slots__ = ()
+
+
 def render_finished(
-    finished: agent_pb2.Finished, script: str, here: LastRound, zone: tzinfo | None = None
+    finished: agent_pb2.Finished,
+    script: str,
+    here: LastRound,
+    zone: tzinfo | None = None,
+    *,
+    paint: Callable[[str], str] = str,
+    columns: int = LINE_CHARS_MAX,
 ) -> str:
     """Return the report of a run that has ended; empty for one that succeeded.
 
@@ -56,6 +74,8 @@ def render_finished(
         script: the workers' program.
         here: how the workers of this node ended.
         zone: the time zone of the reader; None: the local one.
+        paint: returns a line of the root cause in colour.
+        columns: width of wrapped texts.
     """
     if finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
         return ""
@@ -63,17 +83,18 @@ def render_finished(
     verdict = finished.verdict
     lines = ["=" * WIDTH, f"{script} {word}", "-" * WIDTH]
     lines += _local_lines(verdict, here, zone)
-    lines += ["-" * WIDTH, "Root Cause (first observed failure):"]
+    lines += ["-" * WIDTH, _Cause("Root Cause (first observed failure):")]
     if finished.HasField("verdict"):
-        lines += _verdict_lines(verdict, _number(verdict, here), zone)
+        lines += _verdict_lines(verdict, _number(verdict, here), zone, columns)
     rounds = f"round {finished.round}" if finished.round else "no round was formed"
     lines += [f"  restarts  : {finished.restart_count}, {rounds}", "=" * WIDTH]
-    return "\n".join(map(_to_line, lines))
+    return "\n".join(_to_line(line, paint) for line in lines)
 
 
-def _to_line(text: str) -> str:
+def _to_line(text: str, paint: Callable[[str], str]) -> str:
     """Return one printable line: who poses as the coordinator adds none, and moves no cursor."""
-    return to_printable_lines(text).replace("\n", " ")
+    line = to_printable_lines(text).replace("\n", " ")
+    return paint(line) if isinstance(text, _Cause) else line
 
 
 # --- This node ----------------------------------------------------------------------------------
@@ -87,15 +108,19 @@ def _local_lines(verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | N
         for number, worker in enumerate(here.failed)
         if is_same_round and not _is_culprit(verdict, worker, here)
     ]
-    failed = [worker for _, worker in numbered]
     lines = [f"Failures (other workers on this node, {here.node_name}):"]
-    for number, worker in numbered[:FAILURES_MAX]:
-        lines += [f"[{number}]:", *_failed_lines(worker, verdict, here, zone)]
-    if not failed:
+    alike = [worker for _, worker in numbered if _is_like_the_first(verdict, worker)]
+    if alike:
+        lines.append(f"  {_join_ranks(alike)}: the same error as the root cause")
+    groups = _group_failed([one for one in numbered if one[1] not in alike])
+    for (number, worker), *others in groups[:FAILURES_MAX]:
+        lines += [f"[{number}]:", *_failed_lines(worker, here, zone)]
+        if others:
+            lines.append(f"  the same  : {_join_ranks([one for _, one in others])}")
+    if not numbered:
         lines.append(f"  {NO_OTHER_FAILURES}")
-    if len(failed) > FAILURES_MAX:
-        more = _join_ranks(failed[FAILURES_MAX:])
-        lines.append(f"  and {len(failed) - FAILURES_MAX} more: {more}")
+    if rest := [one for group in groups[FAILURES_MAX:] for _, one in group]:
+        lines.append(f"  and {len(rest)} more: {_join_ranks(rest)}")
     if here.stopped and is_same_round:
         lines.append(f"  stopped by the agent, not failed: {_join_ranks(here.stopped)}")
     return lines
@@ -120,17 +145,35 @@ def _is_culprit(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker, here: Las
     )
 
 
-def _failed_lines(
-    worker: node_pb2.Worker, verdict: verdict_pb2.Verdict, here: LastRound, zone: tzinfo | None
-) -> list[str]:
-    """Return the facts of one more failure, with only the last line of its error."""
-    exit, first = worker.exit, verdict.culprit.exit
-    # The output of a worker that a signal ended says nothing about the cause, see `_error_lines`.
+def _error_of(exit: node_pb2.WorkerExit) -> str:
+    """Return the last line of a worker's error; empty: there is none.
+
+    The output of a worker that a signal ended says nothing about the cause, see `_error_lines`.
+    """
     is_killed = exit.HasField("signal") and not exit.HasField("error")
-    error = "" if is_killed else _last_line(_error_text(exit))
-    summary = error or _missing_traceback(exit, worker.pid)
-    if verdict.HasField("culprit") and error == _last_line(_error_text(first)) != "":
-        summary = "the same as that of the root cause"
+    return "" if is_killed else last_line(error_text(exit))
+
+
+def _is_like_the_first(verdict: verdict_pb2.Verdict, worker: node_pb2.Worker) -> bool:
+    """Return whether a worker has the same error as the one that failed first."""
+    error = _error_of(worker.exit)
+    return error != "" and error == last_line(error_text(verdict.culprit.exit))
+
+
+def _group_failed(failed: Sequence[_Numbered]) -> list[list[_Numbered]]:
+    """Return the failures in groups of those that ended with the same error, in their order."""
+    groups = dict[object, list[_Numbered]]()
+    for number, worker in failed:
+        error = _error_of(worker.exit)
+        key = (error, describe_exit(worker.exit, 0)) if error else number
+        groups.setdefault(key, []).append((number, worker))
+    return [*groups.values()]
+
+
+def _failed_lines(worker: node_pb2.Worker, here: LastRound, zone: tzinfo | None) -> list[str]:
+    """Return the facts of one more failure, with only the last line of its error."""
+    exit = worker.exit
+    summary = _error_of(exit) or _missing_traceback(exit, worker.pid)
     lines = _place_lines(exit, worker.rank, worker.local_rank, worker.pid, here.host_name, zone)
     if exit.agent_signalled_first and worker.pid:
         lines.append("  signalled : by the agent, after the worker had recorded its error")
@@ -145,20 +188,25 @@ def _join_ranks(workers: Sequence[node_pb2.Worker]) -> str:
 # --- The whole job ------------------------------------------------------------------------------
 
 
-def _verdict_lines(verdict: verdict_pb2.Verdict, number: int, zone: tzinfo | None) -> list[str]:
+def _verdict_lines(
+    verdict: verdict_pb2.Verdict, number: int, zone: tzinfo | None, columns: int
+) -> list[str]:
     if verdict.HasField("culprit"):
-        lines = [f"[{number}]:", *_culprit_lines(verdict, zone)]
+        lines = [f"[{number}]:", *_culprit_lines(verdict, zone, columns)]
     else:
-        lines = _wrapped("cause", verdict.text.splitlines())
+        lines = [_Cause(line) for line in _wrapped("cause", verdict.text.splitlines())]
     if verdict.consequence_text:
         lines.append(f"  then      : {verdict.consequence_text}")
     if verdict.collateral_count:
-        lines.append(f"  collateral: {verdict.collateral_count} more failed:")
-        lines += _collateral_lines(verdict)
+        head, others = (
+            f"  collateral: {verdict.collateral_count} more failed:",
+            _collateral(verdict),
+        )
+        lines += [f"{head} {others[0].strip()}"] if len(others) == 1 else [head, *others]
     return lines
 
 
-def _culprit_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[str]:
+def _culprit_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None, columns: int) -> list[str]:
     worker = verdict.culprit
     exit = worker.exit
     ran = describe_in_sentence(exit.run_time.ToMilliseconds(), 1)
@@ -166,11 +214,25 @@ def _culprit_lines(verdict: verdict_pb2.Verdict, zone: tzinfo | None) -> list[st
         exit, worker.rank, worker.local_rank, worker.pid, worker.host_name, zone
     )
     lines = [time, f"  node      : {worker.node_name}", *place, f"  ran for   : {ran}"]
+    if worker.command:
+        lines.append(f"  command   : {worker.command}")
     if verdict.evidence:
-        lines += _wrapped(
-            "because", textwrap.wrap(verdict.evidence, LINE_CHARS_MAX - 14, max_lines=8)
-        )
-    return lines + _error_lines(exit, worker.pid)
+        lines += _wrapped("because", _wrap(verdict.evidence, columns))
+    lines += _error_lines(exit, worker.pid)
+    if advice := advise_interpreter(worker):
+        lines += _wrapped("python", _wrap(advice, columns))
+    return _mark_cause(lines, exit)
+
+
+def _mark_cause(lines: list[str], exit: node_pb2.WorkerExit) -> list[str]:
+    """Mark the last line of the error; without one, how the worker ended."""
+    error = _error_of(exit)
+    found = [
+        at
+        for at, line in enumerate(lines)
+        if (line.endswith(error) if error else line.startswith("  exitcode"))
+    ]
+    return [_Cause(line) if at in found[-1:] else line for at, line in enumerate(lines)]
 
 
 def _place_lines(
@@ -195,7 +257,7 @@ def _place_lines(
     ]
 
 
-def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
+def _collateral(verdict: verdict_pb2.Verdict) -> list[str]:
     """Return one or two lines per kind of failure, without the culprit."""
     has_culprit, shown, lines = verdict.HasField("culprit"), 0, list[str]()
     for group in verdict.groups:
@@ -208,8 +270,8 @@ def _collateral_lines(verdict: verdict_pb2.Verdict) -> list[str]:
             continue
         shown += count
         ranks = f"{_join_ranges(spans, count)}: {group.exit_text}"
-        error = _last_line(group.error)
-        is_known = error != "" and error == _last_line(_error_text(verdict.culprit.exit))
+        error = last_line(group.error)
+        is_known = error != "" and error == last_line(error_text(verdict.culprit.exit))
         if is_culprits:
             lines.append(f"    {ranks}, the same as the root cause")
         elif is_known:
@@ -254,19 +316,8 @@ def _signal_name(number: int) -> str:
     return find_signal_name(number) or "unknown signal"
 
 
-def _error_text(exit: node_pb2.WorkerExit) -> str:
-    """Return the worker's recorded traceback, or else the end of its standard error."""
-    if exit.HasField("error"):
-        return exit.error.traceback or exit.error.message
-    return exit.stderr_tail
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-
-
 def _error_lines(exit: node_pb2.WorkerExit, pid: int) -> list[str]:
-    kept = _error_text(exit).rstrip().splitlines()[-TRACEBACK_LINES_MAX:]
+    kept = error_text(exit).rstrip().splitlines()[-TRACEBACK_LINES_MAX:]
     if exit.HasField("error") and kept:
         return [f"  traceback : {kept[0]}", *(f"  {line}" for line in kept[1:])]
     if not kept:
@@ -303,6 +354,14 @@ def _missing_traceback(exit: node_pb2.WorkerExit, pid: int) -> str:
         is_silent = exit.signal in FAULTS and "Fatal Python error" not in exit.stderr_tail
         return f"{text}; with PYTHONFAULTHANDLER=1 it prints a traceback" if is_silent else text
     return f"{NOT_AVAILABLE}; torch.distributed.elastic.multiprocessing.errors.record records it"
+
+
+def _wrap(text: str, columns: int) -> list[str]:
+    """Return the lines of a named entry; a path is not broken."""
+    room = min(columns, LINE_CHARS_MAX) - 14
+    return textwrap.wrap(
+        text, room, break_long_words=False, break_on_hyphens=False, max_lines=WRAPPED_LINES_MAX
+    )
 
 
 def _wrapped(name: str, lines: Sequence[str]) -> list[str]:

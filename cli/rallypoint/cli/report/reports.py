@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +25,8 @@ from rallypoint.base.printable import to_printable_line
 from rallypoint.base.terminal_text import encode
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.report.failure import to_fields
-from rallypoint.cli.report.render import render_finished
+from rallypoint.cli.report.render import LINE_CHARS_MAX, render_finished
+from rallypoint.cli.terminal import find_columns, join_words, wants_colours
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.coordinators import describe_start
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
+HANGING_INDENT = 4
+"""Columns before the other lines of a line that a terminal wraps."""
 FILE_LIMIT_S = 2.0
 """How long the end of the agent waits for the scheduler's error file."""
 
@@ -73,7 +78,13 @@ class Reports(Struct):
     def finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         """Keep the report on the end of the run; `ended` prints it after the workers' output."""
         self.has_outcome = True
-        self._report = render_finished(message, self.script, here)
+        self._report = render_finished(
+            message,
+            self.script,
+            here,
+            paint=self._paint,
+            columns=self._find_columns() or LINE_CHARS_MAX,
+        )
         if message.round and here.number == 0:
             log.info(
                 "job_ended_without_this_node", why="the job had all its nodes, or had already ended"
@@ -130,7 +141,7 @@ class Reports(Struct):
             last = self._answer and f"the last answer: {self._answer}"
             text += f" ({self.coordinator}); {last or self._start}"
         if exit_code or always_print or (exit_code == 0 and not self.has_outcome):
-            lines.append(f"{self.prog}: {to_printable_line(text)}")
+            lines.append(self._last_line(text, is_failure=bool(exit_code)))
         if lines and self.is_json:
             write = log.info if exit_code == 0 else log.error
             write("agent_ended", why=text, exit_code=exit_code, command=self.prog)
@@ -141,6 +152,20 @@ class Reports(Struct):
         if not self.files.flush(FILE_LIMIT_S):
             why = f"its file system does not answer within {FILE_LIMIT_S:g} s"
             log.warning("error_file_not_written", path=self.error_file, why=why)
+
+    def _last_line(self, text: str, *, is_failure: bool) -> str:
+        words = f"{self.prog}: {to_printable_line(text)}".split(" ")
+        columns = self._find_columns()
+        line = join_words(((word, len(word)) for word in words), columns, HANGING_INDENT)
+        return self._paint(line) if is_failure else line
+
+    def _find_columns(self) -> int:
+        return 0 if self.is_json else find_columns(sys.stderr)
+
+    def _paint(self, text: str) -> str:
+        """Return a text in red on a terminal that has colours."""
+        is_plain = self.is_json or not wants_colours(sys.stderr, os.environ)
+        return text if is_plain else f"\x1b[31m{text}\x1b[0m"
 
     def _log_failed(self, ended: agent_pb2.Finished) -> None:
         """Log the end of a run that did not succeed; only JSON has what the report has."""

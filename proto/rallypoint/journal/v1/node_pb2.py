@@ -26,21 +26,21 @@ from rallypoint.journal.v1 import job_pb2 as rallypoint_dot_journal_dot_v1_dot_j
 from rallypoint.journal.v1 import round_pb2 as rallypoint_dot_journal_dot_v1_dot_round__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/journal/v1/node.proto\x12\x15rallypoint.journal.v1\x1a\x1frallypoint/journal/v1/job.proto\x1a!rallypoint/journal/v1/round.proto\"i\n\x07Program\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10\x61rguments_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x63ommand_line\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12\x12\n\nmay_differ\x18\x05 \x01(\x08\"#\n\x05Label\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xf0\x02\n\x08Identity\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12,\n\x04spec\x18\x03 \x01(\x0b\x32\x1e.rallypoint.journal.v1.JobSpec\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x15\n\rname_explicit\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x18\n\x10local_world_size\x18\x07 \x01(\x03\x12\x11\n\x04role\x18\x08 \x01(\tH\x00\x88\x01\x01\x12,\n\x06labels\x18\t \x03(\x0b\x32\x1c.rallypoint.journal.v1.Label\x12\x16\n\tnode_rank\x18\n \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tlaunch_id\x18\x0b \x01(\t\x12\x11\n\thost_name\x18\x0c \x01(\t\x12/\n\x07program\x18\r \x01(\x0b\x32\x1e.rallypoint.journal.v1.ProgramB\x07\n\x05_roleB\x0c\n\n_node_rank\"\x99\x03\n\x04Node\x12\x31\n\x08identity\x18\x01 \x01(\x0b\x32\x1f.rallypoint.journal.v1.Identity\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61rrival\x18\x03 \x01(\x03\x12\x12\n\nconnection\x18\x04 \x01(\x03\x12\x34\n\x05state\x18\x05 \x01(\x0e\x32 .rallypoint.journal.v1.NodeStateH\x00\x88\x01\x01\x12\x0e\n\x06member\x18\x06 \x01(\x08\x12\x35\n\nassignment\x18\x07 \x01(\x0b\x32!.rallypoint.journal.v1.Assignment\x12\x12\n\nlast_round\x18\x08 \x01(\x03\x12\x11\n\tset_aside\x18\t \x01(\x08\x12\x15\n\rblocked_round\x18\n \x01(\x03\x12+\n\x05\x64rain\x18\x0b \x01(\x0b\x32\x1c.rallypoint.journal.v1.Drain\x12\x13\n\x0bis_newcomer\x18\x0c \x01(\x08\x12\x16\n\tmissed_ms\x18\r \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_stateB\x0c\n\n_missed_ms*\xcf\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_UNREADY\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_ASSIGNED\x10\x03\x12\x16\n\x12NODE_STATE_STARTED\x10\x04\x12\x18\n\x14NODE_STATE_SUCCEEDED\x10\x05\x12\x15\n\x11NODE_STATE_FAILED\x10\x06\x12\x16\n\x12NODE_STATE_BLOCKED\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/journal/v1/node.proto\x12\x15rallypoint.journal.v1\x1a\x1frallypoint/journal/v1/job.proto\x1a!rallypoint/journal/v1/round.proto\"\x81\x01\n\x07Program\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10\x61rguments_digest\x18\x02 \x01(\t\x12\x14\n\x0c\x63ommand_line\x18\x03 \x01(\t\x12\x0c\n\x04user\x18\x04 \x01(\t\x12\x12\n\nmay_differ\x18\x05 \x01(\x08\x12\x16\n\x0eworker_command\x18\x06 \x01(\t\"#\n\x05Label\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xf0\x02\n\x08Identity\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12,\n\x04spec\x18\x03 \x01(\x0b\x32\x1e.rallypoint.journal.v1.JobSpec\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x15\n\rname_explicit\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x18\n\x10local_world_size\x18\x07 \x01(\x03\x12\x11\n\x04role\x18\x08 \x01(\tH\x00\x88\x01\x01\x12,\n\x06labels\x18\t \x03(\x0b\x32\x1c.rallypoint.journal.v1.Label\x12\x16\n\tnode_rank\x18\n \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tlaunch_id\x18\x0b \x01(\t\x12\x11\n\thost_name\x18\x0c \x01(\t\x12/\n\x07program\x18\r \x01(\x0b\x32\x1e.rallypoint.journal.v1.ProgramB\x07\n\x05_roleB\x0c\n\n_node_rank\"\x99\x03\n\x04Node\x12\x31\n\x08identity\x18\x01 \x01(\x0b\x32\x1f.rallypoint.journal.v1.Identity\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61rrival\x18\x03 \x01(\x03\x12\x12\n\nconnection\x18\x04 \x01(\x03\x12\x34\n\x05state\x18\x05 \x01(\x0e\x32 .rallypoint.journal.v1.NodeStateH\x00\x88\x01\x01\x12\x0e\n\x06member\x18\x06 \x01(\x08\x12\x35\n\nassignment\x18\x07 \x01(\x0b\x32!.rallypoint.journal.v1.Assignment\x12\x12\n\nlast_round\x18\x08 \x01(\x03\x12\x11\n\tset_aside\x18\t \x01(\x08\x12\x15\n\rblocked_round\x18\n \x01(\x03\x12+\n\x05\x64rain\x18\x0b \x01(\x0b\x32\x1c.rallypoint.journal.v1.Drain\x12\x13\n\x0bis_newcomer\x18\x0c \x01(\x08\x12\x16\n\tmissed_ms\x18\r \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_stateB\x0c\n\n_missed_ms*\xcf\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_UNREADY\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_ASSIGNED\x10\x03\x12\x16\n\x12NODE_STATE_STARTED\x10\x04\x12\x18\n\x14NODE_STATE_SUCCEEDED\x10\x05\x12\x15\n\x11NODE_STATE_FAILED\x10\x06\x12\x16\n\x12NODE_STATE_BLOCKED\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.journal.v1.node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=1055
-  _globals['_NODESTATE']._serialized_end=1262
-  _globals['_PROGRAM']._serialized_start=127
-  _globals['_PROGRAM']._serialized_end=232
-  _globals['_LABEL']._serialized_start=234
-  _globals['_LABEL']._serialized_end=269
-  _globals['_IDENTITY']._serialized_start=272
-  _globals['_IDENTITY']._serialized_end=640
-  _globals['_NODE']._serialized_start=643
-  _globals['_NODE']._serialized_end=1052
+  _globals['_NODESTATE']._serialized_start=1080
+  _globals['_NODESTATE']._serialized_end=1287
+  _globals['_PROGRAM']._serialized_start=128
+  _globals['_PROGRAM']._serialized_end=257
+  _globals['_LABEL']._serialized_start=259
+  _globals['_LABEL']._serialized_end=294
+  _globals['_IDENTITY']._serialized_start=297
+  _globals['_IDENTITY']._serialized_end=665
+  _globals['_NODE']._serialized_start=668
+  _globals['_NODE']._serialized_end=1077
 # @@protoc_insertion_point(module_scope)

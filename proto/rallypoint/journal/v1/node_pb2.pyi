@@ -76,6 +76,7 @@ class Program(_message.Message):
     COMMAND_LINE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     MAY_DIFFER_FIELD_NUMBER: _builtins.int
+    WORKER_COMMAND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Base name of the script or program, or `-m` and the name of the module; may be empty."""
     arguments_digest: _builtins.str
@@ -86,6 +87,8 @@ class Program(_message.Message):
     """Who started it. For people; it decides nothing."""
     may_differ: _builtins.bool
     """Its operator allows other programs beside it."""
+    worker_command: _builtins.str
+    """How its agent starts a worker, without arguments; empty when unknown, and before format 3."""
     def __init__(
         self,
         *,
@@ -94,10 +97,11 @@ class Program(_message.Message):
         command_line: _builtins.str = ...,
         user: _builtins.str = ...,
         may_differ: _builtins.bool = ...,
+        worker_command: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_digest", b"arguments_digest", "command_line", b"command_line", "may_differ", b"may_differ", "name", b"name", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_digest", b"arguments_digest", "command_line", b"command_line", "may_differ", b"may_differ", "name", b"name", "user", b"user", "worker_command", b"worker_command"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -216,22 +216,26 @@ class RoundStopped(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job."""
     round: _builtins.int
     """Number of the round."""
     reason: _round_pb2.RoundReason.ValueType
     """Why."""
+    note: _builtins.str
+    """The reason of the operator who has stopped it; empty without one, and before format 3."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         round: _builtins.int = ...,
         reason: _round_pb2.RoundReason.ValueType = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "note", b"note", "reason", b"reason", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

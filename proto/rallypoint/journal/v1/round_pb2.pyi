@@ -435,6 +435,7 @@ class Round(_message.Message):
     STOP_REASON_FIELD_NUMBER: _builtins.int
     UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    STOP_NOTE_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -459,6 +460,8 @@ class Round(_message.Message):
     """When it was stopped; absent while it runs."""
     stop_reason: Global___RoundReason.ValueType
     """Why it was stopped; absent while it runs."""
+    stop_note: _builtins.str
+    """The reason of the operator who has stopped it; empty without one, and before format 3."""
     @_builtins.property
     def header(self) -> Global___RoundHeader:
         """What its members share."""
@@ -534,10 +537,11 @@ class Round(_message.Message):
         stop_reason: Global___RoundReason.ValueType | None = ...,
         unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
         timeline: Global___Timeline | None = ...,
+        stop_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_note", b"stop_note", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
     _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015
@@ -587,6 +591,7 @@ class RoundSummary(_message.Message):
     ENDED_MS_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
+    STOP_NOTE_FIELD_NUMBER: _builtins.int
     run: _builtins.int
     """Number of the run."""
     number: _builtins.int
@@ -613,6 +618,8 @@ class RoundSummary(_message.Message):
     """When it was sealed, in journal time."""
     ended_ms: _builtins.int
     """When it was stopped or succeeded."""
+    stop_note: _builtins.str
+    """The reason of the operator who has stopped it; empty without one, and before format 3."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its nodes, by group rank."""
@@ -643,10 +650,11 @@ class RoundSummary(_message.Message):
         ended_ms: _builtins.int = ...,
         verdict: _verdict_pb2.Verdict | None = ...,
         timeline: Global___Timeline | None = ...,
+        stop_note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "recovered_after_ms", b"recovered_after_ms", "started_after_ms", b"started_after_ms", "timeline", b"timeline", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "began", b"began", "began_ms", b"began_ms", "ended", b"ended", "ended_ms", b"ended_ms", "group_world_size", b"group_world_size", "lasted_ms", b"lasted_ms", "names", b"names", "number", b"number", "recovered_after_ms", b"recovered_after_ms", "restart_count", b"restart_count", "run", b"run", "started_after_ms", b"started_after_ms", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms", "_started_after_ms", b"_started_after_ms", "began", b"began", "began_ms", b"began_ms", "ended", b"ended", "ended_ms", b"ended_ms", "group_world_size", b"group_world_size", "lasted_ms", b"lasted_ms", "names", b"names", "number", b"number", "recovered_after_ms", b"recovered_after_ms", "restart_count", b"restart_count", "run", b"run", "started_after_ms", b"started_after_ms", "stop_note", b"stop_note", "timeline", b"timeline", "verdict", b"verdict", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__recovered_after_ms: _TypeAlias = _typing.Literal["recovered_after_ms"]  # noqa: Y015
     _WhichOneofArgType__recovered_after_ms: _TypeAlias = _typing.Literal["_recovered_after_ms", b"_recovered_after_ms"]  # noqa: Y015

@@ -301,6 +301,7 @@ class FailedWorker(_message.Message):
     EXIT_FIELD_NUMBER: _builtins.int
     SYMPTOM_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of its node."""
     rank: _builtins.int
@@ -309,6 +310,8 @@ class FailedWorker(_message.Message):
     """What its end shows about the cause."""
     host: _builtins.str
     """Name of its node's host; empty when unknown."""
+    command: _builtins.str
+    """How its agent has started it, without arguments; empty when unknown, and before format 3."""
     @_builtins.property
     def exit(self) -> Global___WorkerExit:
         """How it ended."""
@@ -321,10 +324,11 @@ class FailedWorker(_message.Message):
         exit: Global___WorkerExit | None = ...,
         symptom: Global___Symptom.ValueType | None = ...,
         host: _builtins.str = ...,
+        command: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_symptom", b"_symptom", "exit", b"exit", "symptom", b"symptom"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_symptom", b"_symptom", "exit", b"exit", "host", b"host", "name", b"name", "rank", b"rank", "symptom", b"symptom"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_symptom", b"_symptom", "command", b"command", "exit", b"exit", "host", b"host", "name", b"name", "rank", b"rank", "symptom", b"symptom"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__symptom: _TypeAlias = _typing.Literal["symptom"]  # noqa: Y015
     _WhichOneofArgType__symptom: _TypeAlias = _typing.Literal["_symptom", b"_symptom"]  # noqa: Y015

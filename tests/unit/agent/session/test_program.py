@@ -8,6 +8,7 @@ import pytest
 
 from rallypoint.agent.session import program
 from rallypoint.agent.session.program import describe_program, find_name, find_user
+from rallypoint.agent.workers.environ import Launch, shown_command
 from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -53,6 +54,24 @@ def test_command_line_is_quoted_for_a_shell() -> None:
     """A reader can copy the command."""
     assert "train.py --name 'a b'" == describe("train.py", "--name", "a b").command_line
     assert "-m pkg.train -x" == describe("pkg.train", "-x", is_module=True).command_line
+
+
+def test_arguments_are_not_in_the_command_of_a_worker() -> None:
+    """They may be secret: a verdict shows the interpreter and the script."""
+    script = Launch("train.py", ("--token", "secret"))
+    module = Launch("pkg.train", ("secret",), is_module=True)
+    program = Launch("bash", ("-c", "secret"), no_python=True)
+    shown = [shown_command(one, python="/my env/python") for one in (script, module, program)]
+
+    assert shown == [
+        ("/my env/python", "-u", "train.py"),
+        ("/my env/python", "-u", "-m", "pkg.train"),
+        ("bash",),
+    ]
+    one = describe_program(
+        "train.py", (), is_module=False, user="", may_differ=False, worker_command=shown[0]
+    )
+    assert one.worker_command == "'/my env/python' -u train.py"
 
 
 def test_long_command_line_is_cut_and_compared_whole() -> None:

@@ -53,7 +53,7 @@ def taken(message: agent_pb2.SessionRequest) -> WorkerExit:
 def test_facts_arrive() -> None:
     """What the agent says is what the verdict tells; other failures come without paths."""
     exit = taken(sent(EXIT))
-    culprit = FailedWorker(NodeName("a"), 0, exit, host="host-a")
+    culprit = FailedWorker(NodeName("a"), 0, exit, host="host-a", command="python -u train.py")
     verdict = Verdict(
         VerdictCause.WORKER_FAILED,
         1,
@@ -67,6 +67,8 @@ def test_facts_arrive() -> None:
 
     assert (exit.failed_ms, exit.error_file) == (FAILED_MS, "/logs/error.json")
     assert message.culprit.host_name == message.collateral[0].host_name == "host-a"
+    assert message.culprit.command == "python -u train.py"
+    assert message.collateral[0].command == ""
     for failed in (message.culprit, message.collateral[0]):
         assert failed.exit.failed_at.ToMilliseconds() == FAILED_MS
     first, other = message.culprit.exit, message.collateral[0].exit

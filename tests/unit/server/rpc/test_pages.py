@@ -210,7 +210,7 @@ def test_longest_job_fits_into_a_message() -> None:
     failed = replace(
         failed, error=ErrorRecord(WIDE * 4_096, WIDE * 16_384), stderr_tail=WIDE * 4_096
     )
-    worker = FailedWorker(NodeName(LONG_NAME), 0, failed, host=WIDE * 253)
+    worker = FailedWorker(NodeName(LONG_NAME), 0, failed, host=WIDE * 253, command=WIDE * 1_024)
     verdict = Verdict(
         VerdictCause.WORKER_FAILED,
         1,
@@ -238,6 +238,7 @@ def test_longest_job_fits_into_a_message() -> None:
         began_ms=0,
         ended_ms=0,
         verdict=verdict.without_output(),
+        stop_note=WIDE * 1_024,
     )
     job = replace(
         job,

@@ -112,6 +112,7 @@ def test_texts_and_lists_are_bounded() -> None:
         (limits.PROGRAM_CHARS_MAX, "Program.name", "chars_max"),
         (limits.PROGRAM_CHARS_MAX, "Program.user", "chars_max"),
         (limits.COMMAND_LINE_CHARS_MAX, "Program.command_line", "chars_max"),
+        (limits.TEXT_CHARS_MAX, "Program.worker_command", "chars_max"),
         (limits.MESSAGE_CHARS_MAX, "ErrorRecord.message", "chars_max"),
         (limits.TRACEBACK_CHARS_MAX, "ErrorRecord.traceback", "chars_max"),
         (limits.DURATION_MS_MAX, "JobSpec.join_timeout", "high"),

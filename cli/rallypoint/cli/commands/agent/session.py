@@ -24,7 +24,7 @@ from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
-from rallypoint.agent.workers.environ import Launch
+from rallypoint.agent.workers.environ import Launch, find_python, shown_command
 from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
@@ -157,6 +157,7 @@ def _settings(
     if address and not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
     timeout_ms = args.coordinator_timeout
+    launch = _launch(args, placement)
     return Settings(
         coordinator=target,
         access=proof,
@@ -172,13 +173,14 @@ def _settings(
         host_name=socket.gethostname(),
         labels=dict(args.label),
         launch_id=args.launch_id or find_launch_id(os.environ, os.getpid()),
-        launch=_launch(args, placement),
+        launch=launch,
         program=describe_program(
             args.script,
             args.args,
             is_module=args.module,
             user=find_user(os.environ, os.getuid()),
             may_differ=args.allow_different_programs,
+            worker_command=shown_command(launch, python=find_python(for_workers)),
         ),
         output=output.parse_spec(args),
         logs_plugin=output.parse_plugin(args, placement.count.number),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rallypoint.agent.output.destinations import ALL, Choice, OutputSpec, Ranks, Streams
 from rallypoint.agent.torchelastic.logs_plugin import OURS, PluginSpec, list_logs_specs
+from rallypoint.agent.workers.environ import find_python
 from rallypoint.cli.flags.flag import BadValue, Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
 
@@ -59,7 +60,7 @@ def parse_plugin(args: Values, workers: int) -> PluginSpec | None:
     }
     return PluginSpec(
         name=args.logs_specs,
-        python=os.environ.get("PYTHON_EXEC") or sys.executable,
+        python=find_python(os.environ),
         log_dir=args.log_dir,
         redirects=_by_rank(args.redirects, workers),
         tee=_by_rank(args.tee, workers),

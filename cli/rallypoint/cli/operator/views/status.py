@@ -204,7 +204,7 @@ def _round_rows(job: job_pb2.Job, most: int) -> list[Sequence[object]]:
             one.world_size,
             describe_duration(one.recovered_after) if one.HasField("recovered_after") else "-",
             describe_duration(one.lasted_for),
-            describe_reason(one.end_reason),
+            describe_reason(one.end_reason) + (f": {one.end_note}" if one.end_note else ""),
         )
         for one in reversed(ended[max(0, len(ended) - most) :])
     ]

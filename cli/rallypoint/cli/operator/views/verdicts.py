@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import join_ranges
+from rallypoint.cli.failed_workers import advise_interpreter
 from rallypoint.cli.operator.output import clean, make_table
 from rallypoint.cli.operator.views.words import (
     describe_cause,
@@ -94,6 +95,10 @@ def _culprit(worker: verdict_pb2.FailedWorker, zone: tzinfo | None) -> Iterator[
     if exit.HasField("failed_at"):
         yield "time", describe_time(exit.failed_at, zone)
     yield "ran for", describe_duration(exit.run_time)
+    if worker.command:
+        yield "command", worker.command
+    if advice := advise_interpreter(worker):
+        yield "python", advice
     if exit.error_file:
         yield "error file", exit.error_file
     if exit.stderr_file:

@@ -138,7 +138,7 @@ def _restart(draft: Draft, job: Job, operation: inputs.RestartJob) -> Refusal | 
         return None  # it does not run any more
     if job.phase is Phase.RUNNING:
         draft.emit(job.job_id, "restart_requested", why=operation.reason)
-        stop(draft, job, RoundReason.RESTART_REQUESTED)
+        stop(draft, job, RoundReason.RESTART_REQUESTED, operation.reason)
     elif job.phase is Phase.FORMING and job.backoff_until_ms > draft.now_ms:
         draft.emit(job.job_id, "restart_requested", why=operation.reason)
         draft.put_job(replace(job, backoff_until_ms=draft.now_ms))
@@ -180,7 +180,7 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
         why=operation.reason,
     )
     if stops:
-        stop(draft, job, RoundReason.RESIZED)
+        stop(draft, job, RoundReason.RESIZED, operation.reason)
     return None
 
 

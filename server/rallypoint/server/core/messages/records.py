@@ -115,6 +115,8 @@ class RoundStopped(Struct, frozen=True):
     job_id: JobId
     round: int
     reason: RoundReason
+    note: str = ""
+    """As `Round.stop_note`."""
 
 
 class NodeSucceeded(Struct, frozen=True):

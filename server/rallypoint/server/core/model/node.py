@@ -64,6 +64,8 @@ class Program(Struct, frozen=True):
     user: str = ""
     may_differ: bool = False
     """Its operator allows other programs beside it."""
+    worker_command: str = ""
+    """How its agent starts a worker, without arguments; for readers of a verdict."""
 
 
 class Identity(Struct, frozen=True):

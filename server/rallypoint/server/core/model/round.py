@@ -40,6 +40,11 @@ LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
 """Reasons of departures that were on purpose."""
 
 
+def describe_request(what: str, note: str) -> str:
+    """Return what an operator does, with the reason for it, if there is one."""
+    return f"{what}: {note}" if note else what
+
+
 class Assignment(Struct, frozen=True):
     """A node's place in a round."""
 
@@ -194,6 +199,8 @@ class Round(Struct, frozen=True):
     """The same as of the last time that it was journalled; see `rounds.progress`."""
     stop_ms: int | None = None
     stop_reason: RoundReason | None = None
+    stop_note: str = ""
+    """Why an operator has stopped it; empty: none has, or none gave a reason."""
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
     last_exit_ms: int | None = None
@@ -225,3 +232,5 @@ class RoundSummary(Struct, frozen=True):
     """What failed in it, without the output of its workers; None when nothing did."""
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
+    stop_note: str = ""
+    """As `Round.stop_note`."""

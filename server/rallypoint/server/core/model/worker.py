@@ -138,3 +138,5 @@ class FailedWorker(Struct, frozen=True):
     symptom: Symptom = Symptom.UNKNOWN
     host: str = ""
     """Name of its node's host; empty when unknown."""
+    command: str = ""
+    """How its agent has started it, without arguments; empty when unknown."""

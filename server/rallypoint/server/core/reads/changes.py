@@ -67,7 +67,7 @@ _ROUND_LISTS = (
     "notices",
     "overdue",
 )
-_ROUND_RECORDED = ("header", "members", "stop_reason")
+_ROUND_RECORDED = ("header", "members", "stop_reason", "stop_note")
 
 
 class Inexpressible(Exception):

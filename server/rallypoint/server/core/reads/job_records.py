@@ -93,10 +93,11 @@ def apply_job_record(job: Job, record: JobRecord) -> Job:
                 round=Round(header, members, 0, None),
                 slots=slots_of(members, header.group_world_size),
             )
-        case RoundStopped(reason=reason):
+        case RoundStopped(reason=reason, note=note):
             if job.round is None:
                 raise BrokenInvariant(job.job_id, "a round was stopped that does not run")
-            return replace(job, phase=Phase.STOPPING, round=replace(job.round, stop_reason=reason))
+            round = replace(job.round, stop_reason=reason, stop_note=note)
+            return replace(job, phase=Phase.STOPPING, round=round)
         case RoundSettled():
             return replace(
                 job,

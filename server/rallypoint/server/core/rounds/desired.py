@@ -21,7 +21,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.core.model.round import REQUESTED, RoundReason
+from rallypoint.server.core.model.round import REQUESTED, RoundReason, describe_request
 from rallypoint.server.core.state.draft import Draft
 
 
@@ -88,7 +88,7 @@ def stop_text(job: Job, reason: RoundReason) -> str:
     if reason is RoundReason.GROWTH:
         return "new nodes join"
     if reason in REQUESTED:
-        return _REQUESTS[reason]
+        return describe_request(_REQUESTS[reason], "" if job.round is None else job.round.stop_note)
     verdict, round = job.verdict, job.round
     is_current = verdict is not None and round is not None and verdict.round == round.header.number
     return verdict.text if verdict is not None and is_current else reason.value

@@ -25,6 +25,7 @@ from rallypoint.server.core.model.round import (
     Round,
     RoundHeader,
     RoundReason,
+    describe_request,
 )
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import Symptom
@@ -315,12 +316,21 @@ def _await_culprit(draft: Draft, job: Job, round: Round, due_ms: int) -> None:
         draft.emit(job.job_id, "verdict_corrected", round=round.header.number, why=why)
 
 
-def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
-    """Stop the running round everywhere at once; `settle` judges it later."""
+def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
+    """Stop the running round everywhere at once; `settle` judges it later.
+
+    Args:
+        draft: of this step.
+        job: whose round it is.
+        reason: why.
+        note: why an operator stops it; may be empty.
+    """
     round, now_ms, job_id = job.round, draft.now_ms, job.job_id
     assert round is not None
     phase = next_phase(job, PhaseEvent.STOP)
-    stopped = replace(round, stop_ms=now_ms, stop_reason=reason, durable_step=round.step)
+    stopped = replace(
+        round, stop_ms=now_ms, stop_reason=reason, stop_note=note, durable_step=round.step
+    )
     verdict = find_verdict(stopped)
     # Readers see the verdict of the latest round that failed, also when this one did not.
     draft.put_job(replace(job, phase=phase, round=stopped, verdict=verdict or job.verdict))
@@ -332,8 +342,8 @@ def stop(draft: Draft, job: Job, reason: RoundReason) -> None:
     draft.set_deadline(DeadlineKind.CULPRIT, job_id, None)
     due_ms = now_ms + job.spec.shutdown_timeout_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
-    draft.records.append(RoundStopped(job_id, round.header.number, reason))
-    why = reason.value if verdict is None else verdict.text
+    draft.records.append(RoundStopped(job_id, round.header.number, reason, note))
+    why = describe_request(reason.value, note) if verdict is None else verdict.text
     also = (("reason", reason.value),)
     draft.emit(job_id, "round_stopped", also, round=round.header.number, why=why)
 

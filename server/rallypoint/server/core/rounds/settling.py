@@ -151,6 +151,7 @@ def _with_summary(
         ended_ms=ended_ms,
         verdict=None if verdict is None else verdict.without_output(),
         timeline=round.timeline,
+        stop_note=round.stop_note,
     )
     return (*job.history, summary)[-HISTORY_MAX:]
 

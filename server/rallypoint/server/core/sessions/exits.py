@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.node import HeldRound, NodeState
+from rallypoint.server.core.model.node import HeldRound, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Round, RoundReason
 from rallypoint.server.core.model.worker import FailedWorker, WorkerExit
@@ -107,7 +107,7 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
             state, round = NodeState.FAILED, with_end(round, rank, exit)
             exit = exit if exit.error is not None else exit.after_record(recorded)
         elif exit.is_failure:
-            failed.append(FailedWorker(node.name, rank, exit, host=node.identity.host_name))
+            failed.append(_failed_worker(node, rank, exit))
         kept.append(exit.without_words())
     if failed:
         state, round = NodeState.FAILED, with_failures(round, failed, draft.now_ms)
@@ -118,6 +118,12 @@ def register_exits(draft: Draft, session: SessionId, exits: tuple[WorkerExit, ..
         state = _state_without_failures(node.pids)
     draft.put_node(replace(node, exits=merged, state=state))
     put_round(draft, job, round)
+
+
+def _failed_worker(node: Node, rank: int, exit: WorkerExit) -> FailedWorker:
+    identity = node.identity
+    command = "" if identity.program is None else identity.program.worker_command
+    return FailedWorker(node.name, rank, exit, host=identity.host_name, command=command)
 
 
 def _may_survive(job: Job, exit: WorkerExit) -> bool:

@@ -318,6 +318,8 @@ def _find_evidence(round: Round, culprit: FailedWorker) -> list[str]:
     first, exit = round.failures[0], culprit.exit
     first_report = f"rank {first.rank} on node {first.name} was reported first"
     later_ms = first.exit.occurred_ms - exit.occurred_ms
+    if culprit.symptom is not Symptom.VICTIM and _is_same_error(first, culprit):
+        return []  # whichever is named, the cause is the same
     if culprit.symptom is Symptom.VICTIM:
         evidence.append(
             "it failed first; its error is typical of a lost peer, but no other worker reported a "
@@ -340,6 +342,12 @@ def _find_evidence(round: Round, culprit: FailedWorker) -> list[str]:
             f"it recorded its error {describe_in_sentence(exit.error_age_ms, 1)} before its end"
         )
     return evidence
+
+
+def _is_same_error(first: FailedWorker, culprit: FailedWorker) -> bool:
+    """Return whether another worker was reported first, with the same error."""
+    error = error_text(culprit.exit)
+    return first is not culprit and error != "" and error == error_text(first.exit)
 
 
 def explaining_departure(round: Round) -> Departure | None:

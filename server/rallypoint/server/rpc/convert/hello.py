@@ -136,6 +136,7 @@ def _to_program(message: agent_pb2.Program) -> Program:
             command_line=message.command_line,
             user=message.user,
             may_differ=message.may_differ,
+            worker_command=message.worker_command,
         )
     )
 

@@ -128,6 +128,7 @@ def past_round_message(summary: RoundSummary, now_ms: int) -> job_pb2.RoundSumma
         ended_at=to_timestamp(summary.ended_ms, now_ms),
         verdict=None if summary.verdict is None else verdict_message(summary.verdict, now_ms),
         timeline=timeline_message(summary.timeline),
+        end_note=summary.stop_note,
     )
 
 

@@ -60,5 +60,6 @@ def _failed_worker_message(
         local_rank=worker.exit.local_rank,
         pid=worker.exit.pid,
         host_name=worker.host,
+        command=worker.command if whole else "",
         exit=exit_message(worker.exit, now_ms, whole=whole),
     )

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.desired import DesiredStop
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
@@ -111,6 +112,25 @@ def test_restart_costs_nothing() -> None:
     assert job.round is not None
     assert job.round.header.reason is RoundReason.RESTART_REQUESTED
     bench.check_journal()
+
+
+def test_nodes_and_the_history_have_the_reason_of_the_operator() -> None:
+    """A journal that is read again has it, too; a restart without one says only what it is."""
+    bench = running()
+    a, _ = bench.agents.values()
+    assert do(bench, restart()) is None
+    assert isinstance(a.desired, DesiredStop)
+    assert a.desired.text == "an operator restarts the job: new data"
+    bench.check_journal()
+    bench.obey()
+    assert bench.job().history[-1].stop_note == "new data"
+    bench.check_journal()
+    assert do(bench, inputs.RestartJob(JOB, 0, "")) is None
+    assert isinstance(a.desired, DesiredStop)
+    assert a.desired.text == "an operator restarts the job"
+    bench.obey()
+
+    assert bench.job().history[-1].stop_note == ""
 
 
 def test_restart_may_be_repeated_for_ever() -> None:

@@ -213,6 +213,18 @@ def test_record_outranks_a_later_crash_that_was_reported_first() -> None:
     )
 
 
+def test_order_of_equal_errors_is_no_evidence() -> None:
+    """Whichever of them is named, the cause is the same."""
+    bench, a, b = pair()
+    b.fail(worker_exit(1, said="RuntimeError: no data"))
+    bench.advance(50)
+
+    a.record(recorded(3_000, said="RuntimeError: no data"))
+
+    assert ("a", 0) == culprit(bench)
+    assert "" == bench.the_verdict().evidence
+
+
 def test_hung_worker_is_named_and_not_the_one_that_fails_3_s_later() -> None:
     """The first recorded failure is the cause, also when another worker ends first."""
     bench, a, b = pair(shutdown_timeout_ms=30_000)
