@@ -18,6 +18,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVarTuple
 
 from rallypoint.agent.containment import describe_error
@@ -28,7 +29,12 @@ from rallypoint.agent.core.leaving.away import find_absence
 from rallypoint.agent.core.reports import GoodbyeKind, Report
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import next_deadline_ms, step
-from rallypoint.agent.machine.address import find_local_address, find_loopback
+from rallypoint.agent.machine.address import (
+    find_local_address,
+    find_loopback,
+    is_of_this_host,
+)
+from rallypoint.agent.machine.interfaces import find_addresses
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
@@ -52,6 +58,10 @@ _Args = TypeVarTuple("_Args")
 
 FAILURES_LOGGED_MAX = 10
 """Exceptions after the first that are logged: a bug in a timer may repeat for as long as we end."""
+COORDINATOR_ADDRESSES_MAX = 16
+"""Of the coordinator's host, in a Hello."""
+ADDRESSES_MAX = 64
+"""Of this host, in a Hello."""
 END_MARGIN_S = 5.0
 """How much longer than shutdown timeout and sweep the end after a bug may take."""
 
@@ -331,8 +341,22 @@ class Agent:
             coordinator_id=self.coordinator_id,
             coordinator_durable=self.coordinator_durable,
         )
+        self._add_addresses(hello)
         fill_snapshot(hello, self.state, self.now_ms())
         return hello
+
+    def _add_addresses(self, hello: agent_pb2.Hello) -> None:
+        """Add what is known of the coordinator's host, which may be this one."""
+        addresses = self.link.addresses
+        if not any(is_loopback(one) or is_of_this_host(one) for one in addresses):
+            hello.coordinator_addresses.extend(addresses[:COORDINATOR_ADDRESSES_MAX])
+            return
+        # An address that the operator has chosen stays, and needs no line.
+        others: list[str] = []
+        with suppress(OSError):  # too many open files: one is enough
+            others = [] if self.settings.address else find_addresses()
+        hello.host_addresses.extend(list(dict.fromkeys((self.address, *others)))[:ADDRESSES_MAX])
+        self.log.found_address = "" if self.settings.address else self.address
 
     def _find_address(self) -> str:
         """Return the address at which other nodes reach this one."""

@@ -339,6 +339,8 @@ class Hello(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     MIN_PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    COORDINATOR_ADDRESSES_FIELD_NUMBER: _builtins.int
+    HOST_ADDRESSES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Highest protocol version that the agent speaks; 1 today."""
     launch_id: _builtins.str
@@ -422,6 +424,19 @@ class Hello(_message.Message):
         it here.
         """
 
+    @_builtins.property
+    def coordinator_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """IP addresses that the agent knows of the host of the coordinator. It has connected to one of them.
+        Empty: unknown, or that host is this one.
+        """
+
+    @_builtins.property
+    def host_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """IP addresses of this host, if that of the coordinator is this one; `address` is one of them. If
+        all other nodes of a round have reached the coordinator at another one, workers get that as the
+        address of rank 0. `address` alone: the operator has chosen it, and it counts.
+        """
+
     def __init__(
         self,
         *,
@@ -449,10 +464,12 @@ class Hello(_message.Message):
         resume_token: _builtins.str = ...,
         min_protocol_version: _builtins.int = ...,
         capabilities: _abc.Iterable[Global___Capability.ValueType] | None = ...,
+        coordinator_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        host_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "draining", b"draining", "held", b"held", "node_rank", b"node_rank", "program", b"program", "ready", b"ready", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "min_protocol_version", b"min_protocol_version", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "resume_token", b"resume_token", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "address", b"address", "capabilities", b"capabilities", "coordinator_addresses", b"coordinator_addresses", "coordinator_durable", b"coordinator_durable", "coordinator_id", b"coordinator_id", "draining", b"draining", "held", b"held", "host_addresses", b"host_addresses", "host_name", b"host_name", "job_id", b"job_id", "labels", b"labels", "launch_id", b"launch_id", "local_world_size", b"local_world_size", "min_protocol_version", b"min_protocol_version", "node_name", b"node_name", "node_name_explicit", b"node_name_explicit", "node_rank", b"node_rank", "program", b"program", "protocol_version", b"protocol_version", "ready", b"ready", "reports_acknowledged", b"reports_acknowledged", "resume_token", b"resume_token", "revision_applied", b"revision_applied", "role", b"role", "run", b"run", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
@@ -1240,6 +1257,7 @@ class RunOrder(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MAX_RESTARTS_FIELD_NUMBER: _builtins.int
     WORKER_TOKEN_FIELD_NUMBER: _builtins.int
+    REACHED_AT_FIELD_NUMBER: _builtins.int
     max_restarts: _builtins.int
     """Restarts that the run allows, for the workers' environment."""
     worker_token: _builtins.str
@@ -1252,6 +1270,12 @@ class RunOrder(_message.Message):
     def assignment(self) -> _round_pb2.Assignment:
         """Ranks of this node's workers."""
 
+    @_builtins.property
+    def reached_at(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only for node rank 0, for its log: addresses at which other nodes know its host, at most 16. Empty:
+        unknown, or `address` of its Hello is one for all of them. It need not come back in a HeldRound.
+        """
+
     def __init__(
         self,
         *,
@@ -1259,10 +1283,11 @@ class RunOrder(_message.Message):
         assignment: _round_pb2.Assignment | None = ...,
         max_restarts: _builtins.int = ...,
         worker_token: _builtins.str = ...,
+        reached_at: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "max_restarts", b"max_restarts", "worker_token", b"worker_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "header", b"header", "max_restarts", b"max_restarts", "reached_at", b"reached_at", "worker_token", b"worker_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

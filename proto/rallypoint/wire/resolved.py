@@ -22,6 +22,12 @@ class Resolved(Struct, frozen=True):
     """In the order in which they are tried. Empty: the target is no name of a host."""
 
     @property
+    def host_addresses(self) -> tuple[str, ...]:
+        """Return the addresses of the host; none if the target is on no network."""
+        host = first_host(self.target)
+        return self.addresses or ((host,) if read_literal(host) else ())
+
+    @property
     def uri(self) -> str:
         """Return what gRPC connects to."""
         if not self.addresses:

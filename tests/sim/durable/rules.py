@@ -48,7 +48,7 @@ VOLATILE = frozenset(
 VOLATILE_OF_ROUNDS = frozenset(
     {
         *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
-        *("last_exit_ms", "imported", "process_group"),
+        *("reached_at", "last_exit_ms", "imported", "process_group"),
     }
 )
 KEPT_OF_NODES = (

@@ -21,7 +21,7 @@ from rallypoint.server.core.model.worker import ErrorRecord, FailedWorker, Worke
 from rallypoint.v1.agent_service_pb2 import Finished
 from rallypoint.v1.verdict_pb2 import FailedWorker as FailedMessage
 from sim.rules.rules import Checker, News
-from sim.world.wire import header_of, host_name_of
+from sim.world.wire import header_of, host_addresses_of, host_name_of
 
 if TYPE_CHECKING:
     from sim.world.node import Agent
@@ -212,9 +212,18 @@ class OrdersAreTrue(Checker):
                 budgets = self._budgets.get(agent.host.plan.job_id, set())
                 is_budget = max_restarts == agent.spec.max_restarts or max_restarts in budgets
                 self.require(is_budget, f"{name}: {wanted}")
+                self._check_address(agent, wanted)
             case DesiredStop(shutdown_timeout_ms=timeout_ms, text=text):
                 expected_ms = agent.spec.shutdown_timeout_ms
                 self.require(timeout_ms == expected_ms and bool(text), f"{wanted}")
+
+    def _check_address(self, agent: Agent, order: RunOrder) -> None:
+        """Workers get an address of the first node, which alone learns how others reach it."""
+        if order.assignment.group_rank:
+            self.require(not order.reached_at, f"{agent.host.name}: {order.reached_at}")
+            return
+        own, address = host_addresses_of(agent.host.plan), order.header.master_addr
+        self.require(address in own, f"{agent.host.name} is at {own}, not at {address}")
 
     def outcome_received(self, agent: Agent, finished: Finished) -> None:
         if finished.verdict.HasField("culprit") and finished.verdict.culprit.pid:

@@ -26,7 +26,7 @@ from sim.seeds.scenario import NodePlan
 from sim.world.clock import Timer
 from sim.world.process import Process
 from sim.world.processes import SIGUSR1, Workers
-from sim.world.wire import outcome_of, settings_of
+from sim.world.wire import add_addresses, outcome_of, settings_of
 
 if TYPE_CHECKING:
     from sim.world.world import World
@@ -250,6 +250,7 @@ class Agent:
             coordinator_id=self.coordinator_id,
             coordinator_durable=self.coordinator_durable,
         )
+        add_addresses(hello, self.host.plan)
         fill_snapshot(hello, self.state, self.world.clock.now_ms)
         return hello
 

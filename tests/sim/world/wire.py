@@ -83,6 +83,25 @@ def header_of(order: desired.RunOrder) -> RoundHeader:
     )
 
 
+def host_addresses_of(plan: NodePlan) -> tuple[str, ...]:
+    """Return the addresses of a node: the one that it finds, and that on a faster network."""
+    _, job, _, node = plan.address.split(".")
+    return plan.address, f"10.{job}.1.{node}"
+
+
+def add_addresses(hello: agent_pb2.Hello, plan: NodePlan) -> None:
+    """Let the coordinator be on the host of a job's first node, and how it is reached vary."""
+    own, fast = host_addresses_of(plan)
+    if own.startswith("127.") or plan.role == "reader":
+        return  # as an agent that does not say
+    if own.endswith(".1"):
+        hello.host_addresses.extend((own, fast))
+        return
+    _, job, _, node = map(int, own.split("."))
+    subnet = (1, 1, 9, node % 2)[(job + plan.workers) % 4]  # 9: that of a service
+    hello.coordinator_addresses.append(f"10.{job}.{subnet}.1")
+
+
 def settings_of(plan: NodePlan, spec: JobSpec, session: str) -> Settings:
     """Return the settings of an agent on a node; what no message carries is left out."""
     absent: Any = None

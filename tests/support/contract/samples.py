@@ -115,6 +115,8 @@ def hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
         node_rank=number,
         host_name="host",
         resume_token=TOKEN,
+        coordinator_addresses=["10.1.0.1"],
+        host_addresses=["10.0.0.1"],
         program=agent_pb2.Program(
             name="train.py",
             arguments_digest="0a1b",
@@ -148,7 +150,11 @@ def held(number: int, epoch: int) -> agent_pb2.HeldRound:
     )
     return agent_pb2.HeldRound(
         order=agent_pb2.RunOrder(
-            header=header, assignment=assignment, max_restarts=100, worker_token="1.1.am9i.0"
+            header=header,
+            assignment=assignment,
+            max_restarts=100,
+            worker_token="1.1.am9i.0",
+            reached_at=["10.1.0.1"],
         ),
         state=node_pb2.NODE_STATE_STARTED,
         workers=[

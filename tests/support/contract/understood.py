@@ -198,6 +198,7 @@ def desired_here(wish: wished.Desired) -> desired.Desired:
                 ),
                 most,
                 token,
+                wish.reached_at,
             )
         case wished.DesiredStop(round=number, shutdown_timeout_ms=timeout_ms, text=text):
             return desired.DesiredStop(number, timeout_ms, text)

@@ -239,7 +239,12 @@ def wishes(draw: st.DrawFn) -> Desired:
         st.one_of(
             st.just(
                 DesiredRun(
-                    header, place, draw(st.integers(0, 2**31 - 1)), draw(drains), draw(tokens)
+                    header,
+                    place,
+                    draw(st.integers(0, 2**31 - 1)),
+                    draw(drains),
+                    draw(tokens),
+                    tuple(draw(st.lists(st.sampled_from(ADDRESSES), max_size=3))),
                 )
             ),
             st.builds(DesiredStop, rounds, st.sampled_from(RoundReason), spans, lines, drains),

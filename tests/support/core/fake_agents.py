@@ -10,7 +10,14 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send, Welcome
 from rallypoint.server.core.model.desired import Desired, DesiredFinished, DesiredRun, DesiredStop
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.node import HeldRound, Identity, Node, NodeState, Program
+from rallypoint.server.core.model.node import (
+    HeldRound,
+    Identity,
+    KnownAddresses,
+    Node,
+    NodeState,
+    Program,
+)
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
@@ -95,6 +102,8 @@ class FakeAgent:
     desired: Desired | None = None
     told: list[Desired] = field(default_factory=list)
     """Everything that it received, oldest first, without repetitions."""
+    known_addresses: KnownAddresses = field(default_factory=KnownAddresses)
+    """Of the coordinator's host, as its next Hello has them."""
     beats: bool = True
     """Whether heartbeats are sent as time passes."""
 
@@ -154,6 +163,7 @@ class FakeAgent:
                 held=held,
                 ready=ready,
                 draining=draining,
+                known_addresses=self.known_addresses,
                 is_proven=self._is_proven() if is_proven is None else is_proven,
             )
         )

@@ -25,7 +25,12 @@ def envelope(number: int, **message: Any) -> bytes:
 
 def opening(number: int, job_id: str = "a", **more: Any) -> Entry:
     """Return the beginning of the stream of an agent, whose number is that of the stream."""
-    made = agent_pb2.RelayedOpening(hello=envelope(number, hello=hello_of(job_id, number)), **more)
+    return carried(number, hello_of(job_id, number), **more)
+
+
+def carried(number: int, hello: agent_pb2.Hello, **more: Any) -> Entry:
+    """Return the same with another Hello."""
+    made = agent_pb2.RelayedOpening(hello=envelope(number, hello=hello), **more)
     return Entry(stream=number, opening=made)
 
 

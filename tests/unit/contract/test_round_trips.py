@@ -15,6 +15,7 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import desired, reports
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.session.link import Link
 from rallypoint.agent.session.translate import parse_desired, parse_notices, report_message
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.workers.environ import Launch
@@ -143,6 +144,7 @@ def agent_of(state: AgentState, spec: JobSpec, who: tuple[str, str, str, int | N
         environment={},
     )
     agent = Agent(told, Listener(finished=unused, disconnected=unused), unused, NOW_MS)
+    agent.link = Link(told.coordinator, SESSION, agent)
     agent.state = state
     agent.run_number, agent.coordinator_id = state.last_round, "former"
     vars(agent)["now_ms"] = lambda: NOW_MS

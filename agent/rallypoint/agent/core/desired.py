@@ -43,6 +43,8 @@ class RunOrder(Struct, frozen=True):
     max_restarts: int
     worker_token: str = ""
     """Proof that a caller is a worker of this round. A secret."""
+    reached_at: tuple[str, ...] = ()
+    """Where other nodes have reached this host, if not at the address of this node; for the log."""
 
     @property
     def number(self) -> int:

@@ -29,9 +29,9 @@ def find_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> list[str]:
         found = [address for name in linked for address in _find_ipv4(asking, name)]
     with contextlib.suppress(OSError):  # there is no IPv6, or no /proc
         rows = [line.split() for line in inet6.read_text().splitlines()]
-        ipv6 = {row[5]: row[0] for row in rows if len(row) == 6 and row[3] == _GLOBAL}
-        linked_ipv6 = [bytes.fromhex(ipv6[name]) for name in linked if name in ipv6]
-        found += [socket.inet_ntop(socket.AF_INET6, packed) for packed in linked_ipv6]
+        ipv6 = [(row[5], row[0]) for row in rows if len(row) == 6 and row[3] == _GLOBAL]
+        packed = [bytes.fromhex(one) for name in linked for of, one in ipv6 if of == name]
+        found += [socket.inet_ntop(socket.AF_INET6, one) for one in packed]
     return found
 
 

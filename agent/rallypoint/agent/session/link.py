@@ -156,6 +156,11 @@ class Link:
         """Return all coordinators with commas in between, the one of this connection first."""
         return ",".join(self._coordinators.order)
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return what is known of the coordinator's host: the connection is to one of them."""
+        return self._opening.addresses
+
     def wake(self) -> None:
         """Send the unsent reports."""
         self._wake.set()

@@ -45,6 +45,8 @@ class Opening:
         self._files = FileThread("access")
         self._grounds = grounds
         self._credentials: Credentials | None = None
+        self.addresses: tuple[str, ...] = ()
+        """Where the latest channel leads; empty: unknown."""
         self._problem = ""
         """Why renewed files are of no use, as it was logged last."""
 
@@ -59,7 +61,9 @@ class Opening:
         if self._grounds is not None:
             await self._grounds.prepare()
         credentials = await self._read()
-        return credentials.open_aio_channel(await find_way(target), client_options())
+        way = await find_way(target)
+        self.addresses = way.host_addresses
+        return credentials.open_aio_channel(way, client_options())
 
     def welcomed(self) -> None:
         """Note that a coordinator serves the agent."""

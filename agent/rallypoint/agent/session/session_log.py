@@ -59,6 +59,10 @@ class SessionLog:
         self.node_name = node_name
         """As the coordinator knows it."""
         self._is_standalone = is_standalone
+        self.found_address = ""
+        """Of this node; empty: it was chosen, or the coordinator is on another host."""
+        self._reached: tuple[str, ...] = ()
+        """The addresses of the last line about them."""
         self._limits_threads = limits_threads
         """A round that limits the threads of its workers was not logged yet."""
         self._is_first = True
@@ -165,6 +169,29 @@ class SessionLog:
             node_rank=order.assignment.group_rank,
             nodes=order.header.group_world_size,
         )
+        self._note_master_address(order)
+
+    def _note_master_address(self, order: RunOrder) -> None:
+        """Log that others have reached this host elsewhere than at its address, if that is new."""
+        master, reached_at = order.header.master_addr, order.reached_at
+        if not (reached_at and self.found_address) or self._reached == (master, *reached_at):
+            return
+        self._reached = (master, *reached_at)
+        if master != self.found_address:
+            log.info(
+                "master_addr_replaced",
+                master_addr=master,
+                found=self.found_address,
+                why="the other nodes reach this host there; --local-addr chooses another address",
+            )
+        else:
+            log.info(
+                "master_addr_kept",
+                master_addr=master,
+                reached_at=",".join(reached_at),
+                why="other nodes reach this host there",
+                then="if workers cannot connect, set --local-addr",
+            )
 
     def _begin_round(self) -> None:
         self.reached()
@@ -184,6 +211,7 @@ class SessionLog:
             world_size=header.world_size,
             restarts=f"{header.restart_count} of {order.max_restarts}",
         )
+        self._note_master_address(order)
         if self._limits_threads and count > 1:
             self._limits_threads = False
             log.debug(

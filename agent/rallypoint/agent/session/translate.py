@@ -288,6 +288,7 @@ def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
         ),
         max_restarts=order.max_restarts,
         worker_token=order.worker_token,
+        reached_at=tuple(order.reached_at),
     )
 
 

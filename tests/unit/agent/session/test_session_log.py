@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.session.reminders import News, Reminder
@@ -80,6 +81,48 @@ def test_ranks_are_a_range(lines: Lines, first_rank: int, workers: int, ranks: s
     new_log().round_began(run_order(first_rank=first_rank, local_world_size=workers))
 
     assert ranks == lines[-1]["ranks"]
+
+
+@pytest.mark.parametrize(
+    ("master_addr", "reached_at", "event", "words"),
+    [
+        (
+            "10.1.0.1",
+            ("10.1.0.1",),
+            "master_addr_replaced",
+            {"master_addr": "10.1.0.1", "found": "10.0.0.1"},
+        ),
+        (
+            "10.0.0.1",
+            ("10.1.0.1", "10.2.0.1"),
+            "master_addr_kept",
+            {"master_addr": "10.0.0.1", "reached_at": "10.1.0.1,10.2.0.1"},
+        ),
+    ],
+)
+def test_other_address_is_logged_once(
+    lines: Lines, master_addr: str, reached_at: tuple[str, ...], event: str, words: dict[str, str]
+) -> None:
+    """With both addresses and the flag; not again in the next round, unless they have changed."""
+    log = new_log()
+    log.found_address = "10.0.0.1"
+    order = replace(run_order(master_addr=master_addr), reached_at=reached_at)
+    log.round_began(order)
+    log.round_began(order)
+    log.round_began(run_order())
+    log.node_round_began(replace(order, reached_at=(*reached_at, "10.3.0.1")))
+
+    told = [line for line in lines if line["event"] == event]
+    assert words.items() <= told[0].items()
+    assert "--local-addr" in f"{told[0]}"
+    assert 2 == len(told)
+
+
+def test_chosen_address_needs_no_line(lines: Lines) -> None:
+    """The operator knows how others reach it."""
+    new_log().round_began(replace(run_order(), reached_at=("10.1.0.1",)))
+
+    assert ["coordinator_reached", "round_began"] == events(lines)
 
 
 def test_notice_is_logged_once_while_it_holds(lines: Lines) -> None:

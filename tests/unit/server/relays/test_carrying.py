@@ -14,9 +14,9 @@ from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.outbox import Outbox
 from rallypoint.server.rpc.relays import carrying
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc
-from support.core.served import LIMIT_S, Served, served
-from support.relays.carried import Entry, HandRelay, beat, envelope, opening
+from rallypoint.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
+from support.core.served import LIMIT_S, Served, hello_of, served
+from support.relays.carried import Entry, HandRelay, beat, carried, envelope, opening
 
 
 @pytest.fixture
@@ -50,6 +50,20 @@ async def test_agents_share_a_stream(relay: HandRelay) -> None:
     assert all(one.welcome.desired.HasField("run") for one in welcomes)
     assert 5 == (await relay.wait(1, "acknowledgement")).acknowledgement.heartbeat
     assert 7 == (await relay.wait(3, "acknowledgement")).acknowledgement.heartbeat
+
+
+async def test_addresses_of_a_relay_count_for_nothing(relay: HandRelay) -> None:
+    """Its agents take it for the coordinator: what they have reached is its host."""
+    hellos = hello_of("a", 1), hello_of("a", 2)
+    for hello in hellos:
+        hello.spec.CopyFrom(job_pb2.JobSpec(min_nodes=2, max_nodes=2))
+    hellos[0].host_addresses.extend(("10.0.0.1", "10.1.0.1"))
+    hellos[1].coordinator_addresses.append("10.1.0.1")
+    for number, hello in enumerate(hellos, 1):
+        await relay.send(carried(number, hello))
+    order = (await relay.wait(1, "desired")).desired.run
+
+    assert ("10.0.0.1", []) == (order.header.master_addr, list(order.reached_at))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,19 @@ def to_input(hello: agent_pb2.Hello, address: str = "10.0.0.1") -> Hello:
     )
 
 
+def test_addresses_are_ip_addresses() -> None:
+    """Each in its usual form. What is none is left out: it would become that of rank 0."""
+    hello = agent_pb2.Hello(
+        coordinator_addresses=["10.1.0.1", "node1", "", "10.1.0.1;x"],
+        host_addresses=["10.0.0.1", "FD00:0::1", "fe80::1%eth0"],
+        ready=agent_pb2.Ready(master_port=1),
+    )
+
+    known = to_input(hello).known_addresses
+    assert ("10.1.0.1",) == known.of_coordinator
+    assert ("10.0.0.1", "fd00::1", "fe80::1%eth0") == known.own
+
+
 def test_failed_start_is_no_exit() -> None:
     """A worker that could not be started is a start failure of the held round, not an exit."""
     state = AgentState(

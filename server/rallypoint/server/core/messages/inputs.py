@@ -11,7 +11,7 @@ from msgspec import Struct
 from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.node import HeldRound, Identity
+from rallypoint.server.core.model.node import HeldRound, Identity, KnownAddresses
 from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
@@ -36,6 +36,7 @@ class Hello(Struct, frozen=True):
     ready: ReadyPort | None
     draining: tuple[int, str] | None = None
     """Set when the node drains: the time left, in ms, and the reason."""
+    known_addresses: KnownAddresses = KnownAddresses()
     is_proven: bool = False
     """It carries the token of a Welcome that this coordinator sent to the session."""
 

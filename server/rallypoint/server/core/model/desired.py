@@ -26,6 +26,8 @@ class DesiredRun(Struct, frozen=True):
     """Set while the node drains."""
     held_token: str = ""
     """The token of its workers; empty for a round that this coordinator has sealed."""
+    reached_at: tuple[str, ...] = ()
+    """Of the round, for its first node alone."""
 
 
 class DesiredStop(Struct, frozen=True):

@@ -89,6 +89,15 @@ class Identity(Struct, frozen=True):
     """None: the agent did not say."""
 
 
+class KnownAddresses(Struct, frozen=True):
+    """The IP addresses of a node's latest Hello, all of one host: that of the coordinator."""
+
+    of_coordinator: tuple[str, ...] = ()
+    """As this node, on another host, knows it; it has connected to one of them. Empty: unknown."""
+    own: tuple[str, ...] = ()
+    """Of the node's own host; empty: the coordinator is elsewhere, or that is unknown."""
+
+
 class Node(Struct, frozen=True):
     """An attached agent, or one whose stream broke and which may still reconnect."""
 
@@ -127,6 +136,8 @@ class Node(Struct, frozen=True):
     """Something has arrived after its Welcome, so its agent has the token to resume the session."""
     drain: Drain | None = None
     """Set once it drains; no later round has a place for it."""
+    known_addresses: KnownAddresses = KnownAddresses()
+    """Not journalled: a Hello to the next coordinator has others."""
     is_newcomer: bool = False
     """Its first Hello named no run: no earlier coordinator knew it."""
     missed_ms: int | None = None

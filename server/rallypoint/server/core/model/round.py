@@ -203,6 +203,9 @@ class Round(Struct, frozen=True):
     """Why an operator has stopped it; empty: none has, or none gave a reason."""
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
+    reached_at: tuple[str, ...] = ()
+    """Where other members have reached the host of the first, if not all at its own address. It is
+    not journalled: only a log line has it."""
     last_exit_ms: int | None = None
     """When the last worker ended, of those that were reported."""
     imported: Reached = Reached()

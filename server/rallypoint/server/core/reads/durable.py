@@ -39,6 +39,7 @@ def _durable_round(round: Round) -> Round:
         step=0,
         step_ms=None,
         step_gap_ms=None,
+        reached_at=(),
         last_exit_ms=None,
         imported=Reached(),
         process_group=Reached(),

@@ -50,8 +50,13 @@ def _desired_work(job: Job, node: Node, orders: dict[JobId, DesiredStop] | None)
     if node.member and round is not None:
         if job.phase is Phase.RUNNING:
             assert node.assignment is not None  # every member has one
-            restarts, token = job.spec.max_restarts, round.held_token
-            return DesiredRun(round.header, node.assignment, restarts, held_token=token)
+            return DesiredRun(
+                round.header,
+                node.assignment,
+                job.spec.max_restarts,
+                held_token=round.held_token,
+                reached_at=() if node.assignment.group_rank else round.reached_at,
+            )
         # A clean member keeps the stop too, which it already fulfils. A Standby before the next Run
         # would be one more message to every node.
         return _earlier_stop(node, round.header.number) or _order_stop(job, orders)

@@ -29,6 +29,7 @@ from rallypoint.server.core.model.round import (
 )
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import Symptom
+from rallypoint.server.core.rounds.addresses import choose_master_address
 from rallypoint.server.core.rounds.drains import drain_due_ms, is_held, notify
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.rounds.ranks import assign_ranks, choose_members, slots_of
@@ -143,12 +144,13 @@ def _seal(draft: Draft, job: Job) -> None:
     highest = max(job.round_number, *(node.last_round for node in nodes))
     members = assign_ranks(chosen)
     first = chosen[0]
+    master = choose_master_address(first, chosen[1:])
     header = RoundHeader(
         number=highest + 1,  # also above every number that another coordinator used
         run=job.run,
         world_size=sum(node.identity.local_world_size for node in chosen),
         group_world_size=len(chosen),
-        master_addr=first.identity.address,
+        master_addr=master.address,
         master_port=first.port,
         restart_count=job.counts.restart_count,
         reason=job.next_reason,
@@ -167,7 +169,14 @@ def _seal(draft: Draft, job: Job) -> None:
             )
         )
     timeline = sealed_timeline(job, draft.now_ms)
-    round = Round(header, members, draft.now_ms, job.disrupted_ms, timeline=timeline)
+    round = Round(
+        header,
+        members,
+        draft.now_ms,
+        job.disrupted_ms,
+        timeline=timeline,
+        reached_at=master.reached_at,
+    )
     begin_round(draft, job, round)
     draft.emit(
         job.job_id,

@@ -163,6 +163,7 @@ def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
         acknowledged=hello.acknowledged,
         revision=hello.revision,
         eligibility=find_eligibility(job.health, name, draft.now_ms),
+        known_addresses=hello.known_addresses,
         is_newcomer=is_newcomer(hello),
     )
     if hello.ready is not None:
@@ -221,6 +222,7 @@ def _resume(draft: Draft, node: Node, hello: inputs.Hello) -> Refusal | None:
         attached=True,
         broke_ms=None,
         missed_ms=None,
+        known_addresses=hello.known_addresses,
         is_heard=node.is_heard or hello.is_proven,
         acknowledged=max(node.acknowledged, hello.acknowledged),
         revision=max(node.revision, hello.revision),

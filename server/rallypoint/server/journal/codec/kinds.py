@@ -21,7 +21,7 @@ LEFT_OUT: dict[type, frozenset[str]] = {
     Round: frozenset(
         {
             *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
-            *("last_exit_ms", "imported", "process_group"),
+            *("reached_at", "last_exit_ms", "imported", "process_group"),
         }
     ),
     Node: frozenset(
@@ -29,6 +29,7 @@ LEFT_OUT: dict[type, frozenset[str]] = {
             "attached",
             "port",
             "hindrance",
+            "known_addresses",
             "eligibility",
             "acknowledged",
             "pids",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
+from ipaddress import ip_address
 
 from msgspec import Struct
 
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.node import Identity, Program
+from rallypoint.server.core.model.node import Identity, KnownAddresses, Program
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_held_round
@@ -89,8 +91,20 @@ def to_hello(
         held=to_held_round(hello) if has_held else None,
         ready=to_ready(hello.ready) if has_ready else None,
         draining=to_drain(hello.draining) if has_drain else None,
+        known_addresses=KnownAddresses(
+            _to_addresses(hello.coordinator_addresses), _to_addresses(hello.host_addresses)
+        ),
         is_proven=is_proof(envelope.session_id, hello.resume_token),
     )
+
+
+def _to_addresses(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the IP addresses, each in its usual form; leave out what is none."""
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(str(ip_address(text)))
+    return tuple(found)
 
 
 def to_terms(hello: agent_pb2.Hello) -> Terms:

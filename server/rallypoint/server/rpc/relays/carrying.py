@@ -250,6 +250,9 @@ class Carrying:
         check(arrived)
         number, opening = arrived.stream, arrived.opening
         first = agent_pb2.SessionRequest.FromString(opening.hello)
+        if first.WhichOneof("message") == "hello":  # it has reached the relay: this is its host
+            first.hello.ClearField("coordinator_addresses")
+            first.hello.ClearField("host_addresses")
         opening.ClearField("hello")
         entry, peer, named = None, self._context.peer(), opening.peer
         if self._entry is not None:

@@ -45,6 +45,7 @@ def _fill_desired(message: agent_pb2.DesiredState, desired: Desired) -> None:
             message.run.header.CopyFrom(header_message(header))
             message.run.assignment.CopyFrom(assignment_message(assignment))
             message.run.max_restarts = max_restarts
+            message.run.reached_at.extend(desired.reached_at)
         case DesiredStop():
             message.stop.CopyFrom(_stop_message(desired))
         case DesiredStandby(spare=spare):
