@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.base import log
+from rallypoint.base import log, names
+from support.machines.resolver import Resolver, install
 
 HERE = Path(__file__).parent
 FIRST = (
@@ -167,3 +168,12 @@ def _find_scope(nodeid: str) -> str:
         if nodeid.startswith(tests):
             return f"lane {number}"
     return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER) else nodeid
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    """Yield a resolver that answers in place of the system's."""
+    made = install(monkeypatch)
+    yield made
+    made.release_all()
+    names.forget()

@@ -8,17 +8,22 @@ A look-up outlives a caller that gives up: the next caller joins it, or finds wh
 Addresses that were found are kept and given at once; beside that, the name is looked up again for
 the next attempt. So a name server that fails later delays no reconnection, and a host that moves is
 found. A name is forgotten only when the resolver says that it does not exist.
+
+What a look-up finds, or why it finds nothing, is also the answer to those who ask in the next
+moment: at its start a process asks for the same name several times.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import os
 import socket
 import threading
 import time
 from concurrent.futures import Future
+from functools import cache
 from typing import NamedTuple
 
 LOOK_UP_S_MAX = 0.5
@@ -28,7 +33,7 @@ LOOK_UPS_MAX = 32
 NAMES_MAX = 256
 """Names that are kept. A job has a few coordinators, and a store 64."""
 AGAIN_S = 1.0
-"""Pause between two look-ups of a name that is known."""
+"""Pause between two look-ups of a name, whether it is known or not."""
 LOOPBACKS = ("127.0.0.1", "::1")
 _NO_SUCH_NAME = frozenset(
     getattr(socket, name, socket.EAI_NONAME)  # some C libraries have but the first
@@ -62,7 +67,8 @@ class _Name:
         self.problem = ""
         """Why the last look-up that has ended found nothing."""
         self.look_up: Future[Found] | None = None
-        self.began_s = 0.0
+        self.ended_s = -math.inf
+        """When the last look-up ended."""
 
 
 _lock = threading.Lock()
@@ -97,6 +103,19 @@ async def find_soon(host: str, limit_s: float = LOOK_UP_S_MAX) -> Found:
             return await asyncio.wrap_future(look_up)
     except TimeoutError:
         raise _slow(host, name) from None
+
+
+@cache
+def find_full_name(limit_s: float = LOOK_UP_S_MAX) -> str:
+    """Return `socket.getfqdn()`, or the short name of this host if that is not known in time."""
+    look_up = Future[str]()
+    try:
+        threading.Thread(
+            target=lambda: look_up.set_result(socket.getfqdn()), name="own name", daemon=True
+        ).start()
+        return look_up.result(limit_s)
+    except (RuntimeError, TimeoutError):  # no thread can start, or the name server is silent
+        return socket.gethostname()
 
 
 def connect(
@@ -145,19 +164,26 @@ def read_literal(host: str) -> Found | None:
 
 
 def _begin(host: str) -> Found | tuple[_Name, Future[Found]]:
-    """Look a name up, unless that is under way; return what is known, or what to wait for."""
+    """Look a name up, unless that is under way, or has just ended.
+
+    Returns what is known, or what to wait for.
+
+    Raises:
+        Unresolved: the look-up that has just ended found nothing.
+    """
     with _lock:
         name = _names.pop(host, None) or _Name()
         _names[host] = name
         look_up = name.look_up
-        is_fresh = name.found is not None and time.monotonic() - name.began_s < AGAIN_S
+        is_fresh = time.monotonic() - name.ended_s < AGAIN_S
         if look_up is None and not is_fresh:
             look_up = _start(host, name)
         if len(_names) > NAMES_MAX:
             del _names[next(one for one in _names if _names[one].look_up is None)]
         if name.found is not None:
             return name.found
-        assert look_up is not None, "a name that is not known is looked up"
+        if look_up is None:
+            raise Unresolved(name.problem)
         return name, look_up
 
 
@@ -165,7 +191,6 @@ def _start(host: str, name: _Name) -> Future[Found]:
     """Start a thread that looks a name up; the lock is held."""
     look_up = Future[Found]()
     look_up.set_running_or_notify_cancel()  # one that waits no longer does not cancel it
-    name.began_s = time.monotonic()
     under_way = sum(one.look_up is not None for one in _names.values())
     try:
         if under_way >= LOOK_UPS_MAX:
@@ -195,7 +220,7 @@ def _serve(host: str, name: _Name, look_up: Future[Found]) -> None:
     with _lock:
         if found is not None or is_unknown:
             name.found = found
-        name.problem, name.look_up = problem, None
+        name.problem, name.look_up, name.ended_s = problem, None, time.monotonic()
     if found is None:
         look_up.set_exception(Unresolved(problem))
     else:

@@ -25,7 +25,7 @@ class Resolver:
 
     def hold(self, host: str) -> None:
         """Let look-ups of a name take until `release`."""
-        self._held[host] = threading.Event()
+        self._held.setdefault(host, threading.Event()).clear()
 
     def release(self, host: str) -> None:
         """Let look-ups of a name end, also those that come."""

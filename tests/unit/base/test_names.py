@@ -8,24 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 
 import pytest
 
 from rallypoint.base import names
 from rallypoint.base.names import Found, Unresolved, find, find_soon
-from support.machines.resolver import LIMIT_S, Resolver, install
+from support.machines.resolver import LIMIT_S, Resolver
 
 SOON_S = 0.01
-
-
-@pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
-    made = install(monkeypatch)
-    yield made
-    made.release_all()
-    names.forget()
 
 
 def await_end(host: str) -> None:
@@ -84,6 +76,20 @@ def test_known_name_waits_for_no_server(resolver: Resolver) -> None:
     assert ("10.0.0.2",) == find("head", 0.0).addresses
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_name_is_asked_for_once_in_a_moment(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """A name that is unknown, such as that of this host itself, as one that is known."""
+    monkeypatch.setattr(names, "AGAIN_S", LIMIT_S)
+    resolver.known |= {"head": ("10.0.0.1",)} if is_known else {}
+    for _ in range(3):
+        with nullcontext() if is_known else pytest.raises(Unresolved, match="head cannot be"):
+            find("head", LIMIT_S)
+
+    assert ["head"] == resolver.asked
+
+
 @pytest.mark.parametrize(
     ("error", "is_kept", "text"),
     [
@@ -138,6 +144,18 @@ def test_problem_of_the_last_look_up_is_told_while_the_next_one_takes_long(
 
     with pytest.raises(Unresolved, match="; before: head cannot be resolved: no name"):
         find("head", SOON_S)
+
+
+def test_name_of_this_host_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have it. Its name server may be silent, too."""
+    held = threading.Event()
+    monkeypatch.setattr(socket, "getfqdn", lambda: str(held.wait(LIMIT_S)))
+    names.find_full_name.cache_clear()
+    try:
+        assert socket.gethostname() == names.find_full_name(SOON_S)
+    finally:
+        held.set()
+        names.find_full_name.cache_clear()
 
 
 def test_threads_are_limited(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:

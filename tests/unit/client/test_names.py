@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-from rallypoint.base import names
 from rallypoint.client import AsyncClient, Client, errors
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import job_pb2
@@ -23,19 +22,11 @@ from rallypoint.wire.access import PLAIN, Access
 from support.access.authority import Authority
 from support.access.greeters import greeting
 from support.clients.scripted import LIMIT_S, Script
-from support.machines.resolver import Resolver, install
+from support.machines.resolver import Resolver
 
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 ANSWER = coordinator_pb2.GetCoordinatorResponse()
 HOST = "127.0.0.1"
-
-
-@pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
-    made = install(monkeypatch)
-    yield made
-    made.release_all()
-    names.forget()
 
 
 @asynccontextmanager

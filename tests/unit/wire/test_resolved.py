@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from rallypoint.base import names
 from rallypoint.wire.resolved import Resolved, has_name, resolve, resolve_soon
-from support.machines.resolver import LIMIT_S, Resolver, install
-
-
-@pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
-    made = install(monkeypatch)
-    yield made
-    made.release_all()
-    names.forget()
+from support.machines.resolver import LIMIT_S, Resolver
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -171,13 +170,15 @@ class ChildFailedError(Exception):
 
 
 def _format_failure(index: int, rank: int, failure: ProcessFailure) -> str:
+    from rallypoint.base.names import find_full_name  # loads asyncio, which no worker needs here
+
     name = failure.signal_name()
     signal_text = "" if name == NOT_AVAILABLE else f" ({name})"
     return "\n".join(
         (
             f"[{index}]:",
             f"  time      : {failure.timestamp_isoformat()}",
-            f"  host      : {socket.getfqdn()}",
+            f"  host      : {find_full_name()}",
             f"  rank      : {rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {signal_text}",
             f"  error_file: {failure.error_file}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import traceback
 
@@ -68,12 +67,14 @@ def construct_and_record_rdzv_event(
     """
     if isinstance(get_logging_handler(RENDEZVOUS), logging.NullHandler):
         return
+    from rallypoint.base.names import find_full_name  # loads asyncio, which no worker needs here
+
     caller = sys._getframe(1).f_code
     event = RdzvEvent(
         name=f"{os.path.basename(caller.co_filename)}:{name or caller.co_name}",
         run_id=run_id,
         message=message,
-        hostname=hostname or socket.getfqdn(),
+        hostname=hostname or find_full_name(),
         pid=pid or os.getpid(),
         node_state=node_state,
         master_endpoint=master_endpoint,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from rallypoint.base.durations import describe_ms
+from rallypoint.base.names import Unresolved, find
 from rallypoint.base.user_folders import find_host_name
+from rallypoint.cli.operator.doctor.probes.network import is_own
 from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2
@@ -112,15 +112,11 @@ def _is_same(host: str, kept: str) -> bool:
 
 
 def _leads_here(host: str) -> bool:
-    """Return whether an address is one of this host: it can be bound."""
+    """Return whether an address of a host is one of this host."""
     try:
-        for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
-            with suppress(OSError), socket.socket(family, kind) as probe:
-                probe.bind(address)
-                return True
-    except (OSError, UnicodeError):  # the name is unknown, or cannot be one
-        pass
-    return False
+        return any(map(is_own, find(host).addresses))
+    except Unresolved:
+        return False
 
 
 def _grow_older(job: job_pb2.Job, by_s: float) -> None:

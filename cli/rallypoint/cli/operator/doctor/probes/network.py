@@ -11,7 +11,8 @@ from rallypoint.base.names import Unresolved, find
 from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.operator.doctor.facts import Attempt, Endpoint, Heard, Lookup, Reach, Speech
 
-LOOKUP_S_MAX = 5.0
+LOOKUP_S_MAX = 10.0
+"""As long as commands wait, so that it finds what they find."""
 CONNECT_S_MAX = 3.0
 ANSWER_S_MAX = 2.0
 """A server sends its settings as soon as the connection is open."""
