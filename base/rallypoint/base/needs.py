@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,12 +21,16 @@ TASKS, TASKS_PER_WORKER = 13, 2
 """Processes and threads of the same, without which gRPC waits for ever or aborts (measured). A
 worker is a process, and a thread of the agent reads its output."""
 HOSTED_TASKS = 12
-"""Of a hosted coordinator."""
+"""Of a coordinator or a relay."""
 TRIED_MAX = 256
 """Threads of a trial: more would take longer than 20 ms."""
 END_S_MAX = 5.0
 """How long the threads of a trial may take to end."""
+ADVICE_TASKS = "raise ulimit -u or pids.max"
+_ADVICE_FOLDER = "let TMPDIR name a folder that can be written and has room, or set --log-dir"
 _PR_GET_CHILD_SUBREAPER = 37
+_CLONE3 = 435
+"""On every architecture, like all calls from 424 on."""
 _ALLOW = "allow it in the seccomp profile of this container"
 
 
@@ -68,17 +73,42 @@ def find_limit(workers: int, *, is_teed: bool, hosts: bool) -> str:
     per_worker = FILES_PER_WORKER + is_teed * FILES_PER_TEE
     files = len(os.listdir("/proc/self/fd")) + FILES + workers * per_worker
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    subject = f"an agent with {workers} worker{'s' * (workers > 1)} needs about"
+    subject = f"an agent with {workers} worker{'s' * (workers > 1)}"
     if allowed != resource.RLIM_INFINITY and allowed < files:
-        return f"a process may open {allowed} files, and {subject} {files}: raise ulimit -n"
-    tasks = TASKS + workers * TASKS_PER_WORKER + hosts * HOSTED_TASKS
+        return (
+            f"a process may open {allowed} files, and {subject} needs about {files}: "
+            "raise ulimit -n"
+        )
+    return find_task_limit(subject, TASKS + workers * TASKS_PER_WORKER + hosts * HOSTED_TASKS)
+
+
+def find_task_limit(subject: str, tasks: int) -> str:
+    """Return that fewer processes and threads can start than a program needs; empty: they can."""
     tried = min(tasks, TRIED_MAX)
     startable = count_startable(tried)
-    if startable < tried:
-        return (
-            f"only {startable} more processes and threads can start here, and {subject} {tasks}: "
-            "raise ulimit -u or pids.max"
-        )
+    if startable == tried:
+        return ""
+    return (
+        f"only {startable} more processes and threads can start here, and {subject} needs about "
+        f"{tasks}: {advise_tasks()}"
+    )
+
+
+def advise_tasks() -> str:
+    """Return what to do where too few processes and threads can start."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # C libraries do without clone3 only where it is unknown. Profiles older than it refuse it.
+    if libc.syscall(_CLONE3, None, 0) == -1 and ctypes.get_errno() == errno.EPERM:
+        return "update the container runtime, or allow clone3 in its seccomp profile"
+    return ADVICE_TASKS
+
+
+def find_folder_lack() -> str:
+    """Return that no folder for temporary files can be written, in a line; empty: one can."""
+    try:
+        tempfile.gettempdir()
+    except OSError:  # the text has every folder, but not what to do
+        return f"no temporary file can be written: {_ADVICE_FOLDER}"
     return ""
 
 

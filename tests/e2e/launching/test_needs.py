@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rallypoint.base.needs import count_startable
+from support.processes.commands import SCRIPTS
 from support.processes.sandbox import CLONE, CLONE3, KILL, PRCTL, sandbox
 from support.processes.world import World
 
@@ -25,6 +26,7 @@ if __name__ == "__main__":
         print(error)
 """
 HIDE_PROC = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh")
 OTHER_PROC = ("unshare", "--pid", "--fork")
 
 
@@ -51,6 +53,13 @@ def skip_without_rights(prefix: Sequence[str]) -> None:
             "only 0 more processes and threads can start here",
             id="processes",
         ),
+        pytest.param(
+            lambda: sandbox(errno.EPERM, CLONE3),
+            "only 0 more processes and threads can start here, and an agent with 1 worker needs "
+            "about 15: update the container runtime, or allow clone3",
+            id="clone3",
+        ),
+        pytest.param(lambda: READ_ONLY, "no temporary file can be written: let TMPDIR", id="disk"),
         pytest.param(lambda: HIDE_PROC, "/proc is not mounted here", id="no-proc"),
         pytest.param(lambda: OTHER_PROC, "/proc shows the processes of another", id="other-proc"),
         pytest.param(lambda: limits(20, 20), "a process may open 20 files", id="files"),
@@ -87,6 +96,27 @@ def test_what_is_not_there_is_an_error_of_a_launch(
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(words)
     assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("coordinator",), ("relay", "--coordinator=localhost:1")])
+@pytest.mark.parametrize(
+    ("calls", "advice"),
+    [
+        ((errno.EAGAIN, CLONE, CLONE3), "raise ulimit -u or pids.max"),
+        ((errno.EPERM, CLONE3), "update the container runtime, or allow clone3"),
+    ],
+)
+def test_server_without_threads_says_so(
+    world: World, command: tuple[str, ...], calls: tuple[int, ...], advice: str
+) -> None:
+    """Exit code 2 and one line, before it listens."""
+    rallypoint = str(SCRIPTS / "rallypoint")
+    done = world.run(*sandbox(*calls), rallypoint, *command, "--host=127.0.0.1", "--port=0")
+
+    text = "only 0 more processes and threads can start here, and it needs about 11"
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith(f"rallypoint {command[0]}: error: {text}: {advice}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_limit_of_files_is_raised_for_the_agent_alone(world: World) -> None:

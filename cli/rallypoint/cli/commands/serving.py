@@ -45,8 +45,11 @@ def run(args: Values, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
         serve: serves until its event is set.
     """
     from rallypoint.base.console import STALLED_S, Console, open_text
+    from rallypoint.base.needs import HOSTED_TASKS, find_task_limit
     from rallypoint.cli.logs import configure_logs, take_python_logs
 
+    if why := find_task_limit("it", HOSTED_TASKS - 1):
+        fail(args.prog, why)
     console = Console(sys.stderr.fileno())
     console.is_json = args.log_format == "json"
     configure_logs(args.log_level, args.log_format, open_text(console))

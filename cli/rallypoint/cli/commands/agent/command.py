@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from rallypoint.base.needs import find_kernel_lack, find_limit
+from rallypoint.base.needs import find_folder_lack, find_kernel_lack, find_limit
 from rallypoint.base.open_files import raise_file_limit
 from rallypoint.cli.commands.agent.resolution import (
     Resolution,
@@ -81,6 +81,8 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
         subject.check(args)
     signals.ignore_notifications(args)
     _refuse(prog, find_kernel_lack())
+    if not args.log_dir:
+        _refuse(prog, find_folder_lack())
     try:
         fresh = f"job-{os.urandom(6).hex()}"
         resolution = resolve(args, os.environ, fresh, socket.gethostname())

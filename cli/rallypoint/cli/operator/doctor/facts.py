@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.base.needs import TASKS, TASKS_PER_WORKER, Need
+from rallypoint.base.needs import ADVICE_TASKS, TASKS, TASKS_PER_WORKER, Need
 from rallypoint.wire.certificates import Certificate
 
 
@@ -221,3 +221,7 @@ class Machine(Struct, frozen=True):
     """What agents need of the kernel."""
     startable: int = TASKS + TASKS_PER_WORKER
     """How many more processes and threads can start, up to what a small agent needs."""
+    startable_advice: str = ADVICE_TASKS
+    """What to do if they are too few."""
+    folder_lack: str = ""
+    """Why there can be no temporary files, and what to do. Empty: there can."""

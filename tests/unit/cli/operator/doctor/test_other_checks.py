@@ -373,6 +373,20 @@ def test_needs_of_an_agent_are_judged() -> None:
     ]
 
 
+def test_advice_about_processes_is_that_of_the_probe() -> None:
+    """It knows whether a limit or a profile is the reason."""
+    machine = Machine(65_536, 65_536, 16 * GIBIBYTE, startable=0, startable_advice="allow clone3")
+
+    assert "allow clone3" == check_machine(machine)[-1].advice
+
+
+def test_folder_for_temporary_files_is_needed() -> None:
+    """A read-only container may have none."""
+    machine = Machine(65_536, 65_536, 16 * GIBIBYTE, folder_lack="none can be written: set TMPDIR")
+
+    assert (Level.PROBLEM, "none can be written") in judged(check_machine(machine))
+
+
 def test_the_advice_names_a_limit_that_is_allowed() -> None:
     """A process cannot raise its limit above the hard one."""
     raisable, fixed = Machine(512, 4_096, 1), Machine(512, 512, 1)

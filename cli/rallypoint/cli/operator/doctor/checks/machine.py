@@ -7,7 +7,8 @@ from rallypoint.cli.operator.doctor.facts import Machine
 from rallypoint.cli.operator.doctor.findings import Finding, ok, problem, warning
 
 KERNEL, PROCESSES = "kernel", "processes"
-FILES, SHARED_MEMORY, PORTS = "open files", "shared memory", "ports"
+FILES, FOLDER = "open files", "temporary files"
+SHARED_MEMORY, PORTS = "shared memory", "ports"
 FILES_MIN = 256
 """An agent, its workers' pipes and a data loader. It raises its own limit as far as it may."""
 FILES_COMMON = 1_024
@@ -23,6 +24,7 @@ def check_machine(machine: Machine) -> list[Finding]:
     """Judge all limits of a host."""
     return [
         *check_files(machine),
+        *check_folder(machine),
         *check_shared_memory(machine),
         *check_ports(machine),
         *check_kernel(machine),
@@ -54,7 +56,15 @@ def check_processes(machine: Machine) -> list[Finding]:
         f"only {machine.startable} more processes and threads can start; an agent with one worker "
         f"needs about {wanted}"
     )
-    return [problem(PROCESSES, text, "raise ulimit -u, or pids.max of the container")]
+    return [problem(PROCESSES, text, machine.startable_advice)]
+
+
+def check_folder(machine: Machine) -> list[Finding]:
+    """Judge whether an agent has a place for its sockets and the output of its workers."""
+    if not machine.folder_lack:
+        return []
+    lack, _, advice = machine.folder_lack.partition(": ")
+    return [problem(FOLDER, lack, advice)]
 
 
 def check_files(machine: Machine) -> list[Finding]:

@@ -14,7 +14,9 @@ from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.base.needs import (
     TASKS,
     TASKS_PER_WORKER,
+    advise_tasks,
     count_startable,
+    find_folder_lack,
     try_kernel,
 )
 from rallypoint.cli.operator.doctor.facts import Machine, Software
@@ -44,6 +46,8 @@ def read_machine(shared_memory: Path = SHARED_MEMORY, port_range: Path = PORT_RA
         port_error=_open_port(),
         kernel=tuple(try_kernel()),
         startable=count_startable(TASKS + TASKS_PER_WORKER),
+        startable_advice=advise_tasks(),
+        folder_lack=find_folder_lack(),
     )
 
 
