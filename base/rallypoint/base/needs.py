@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 FILES, FILES_PER_WORKER, FILES_PER_TEE = 20, 3, 3
 """Descriptors of an agent with a built-in coordinator, and of each worker (measured)."""
-TASKS, TASKS_PER_WORKER = 13, 2
+TASKS, TASKS_PER_WORKER, TASKS_PER_TEE = 13, 2, 1
 """Processes and threads of the same, without which gRPC waits for ever or aborts (measured). A
-worker is a process, and a thread of the agent reads its output."""
+worker is a process, and threads of the agent read its output, with a tee its errors apart."""
 HOSTED_TASKS = 12
 """Of a coordinator or a relay."""
 TRIED_MAX = 256
@@ -79,7 +79,8 @@ def find_limit(workers: int, *, is_teed: bool, hosts: bool) -> str:
             f"a process may open {allowed} files, and {subject} needs about {files}: "
             "raise ulimit -n"
         )
-    return find_task_limit(subject, TASKS + workers * TASKS_PER_WORKER + hosts * HOSTED_TASKS)
+    per_worker = TASKS_PER_WORKER + is_teed * TASKS_PER_TEE
+    return find_task_limit(subject, TASKS + workers * per_worker + hosts * HOSTED_TASKS)
 
 
 def find_task_limit(subject: str, tasks: int) -> str:

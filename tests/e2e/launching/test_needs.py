@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from rallypoint.base import needs
 from rallypoint.base.needs import count_startable
 from support.processes.commands import SCRIPTS
 from support.processes.sandbox import CLONE, CLONE3, KILL, PRCTL, sandbox
@@ -128,6 +129,15 @@ def test_limit_of_files_is_raised_for_the_agent_alone(world: World) -> None:
 
     assert done.returncode == 0, done.stderr
     assert sorted({line.partition(":")[2] for line in done.stdout.splitlines()}) == [f"64 {hard}"]
+
+
+@pytest.mark.parametrize(("is_teed", "tasks"), [(False, 29), (True, 37)])
+def test_tee_needs_threads(monkeypatch: pytest.MonkeyPatch, is_teed: bool, tasks: int) -> None:
+    """One more for each worker: its errors are read apart."""
+    monkeypatch.setattr(needs, "count_startable", lambda wanted: wanted - 1)
+
+    found = needs.find_limit(8, is_teed=is_teed, hosts=False)
+    assert found.startswith(f"only {tasks - 1} more processes and threads can start here")
 
 
 def test_trial_of_processes() -> None:
