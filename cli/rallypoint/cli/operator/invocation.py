@@ -120,7 +120,8 @@ class Invocation:
         except AccessFailed as failed:
             raise CommandFailed(str(failed), EXIT_USAGE) from None
         try:
-            check_reachable(self.target.endpoints, self.access, self.timeout_s)
+            note = self.output.note
+            check_reachable(self.target.endpoints, self.access, self.timeout_s, note)
         except NotReached as error:
             raise NotReached(error.problem, self._advise()) from None
 

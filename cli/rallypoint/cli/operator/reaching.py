@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rallypoint.base.names import Unresolved, connect
+from rallypoint.base.names import Unresolved, connect, find
 from rallypoint.cli.operator.failures import NotReached
 from rallypoint.wire.handshakes import Fault, describe_fault, find_refusal
 
@@ -25,6 +25,8 @@ CONNECT_S_MAX = 3.0
 """How long one coordinator may take to accept a connection: a packet may be lost twice."""
 LOOK_UP_S_MAX = 10.0
 """How long the look-up of its name may take: a command has one attempt."""
+SLOW_S = 1.0
+"""A look-up that takes longer is noted."""
 HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """What a client sends first: the preface of RFC 9113, and empty SETTINGS."""
 FRAME_BYTES = 9
@@ -50,13 +52,16 @@ def no_sigpipe() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def check_reachable(endpoints: str, access: Access, timeout_s: float) -> None:
+def check_reachable(
+    endpoints: str, access: Access, timeout_s: float, note: Callable[[str], None]
+) -> None:
     """Connect to one of the coordinators, and hang up.
 
     Args:
         endpoints: `host:port`, with commas in between.
         access: whether to use TLS, and what for.
         timeout_s: for each of them.
+        note: shows a line about a look-up that takes long.
 
     Raises:
         NotReached: none of them can be used.
@@ -65,11 +70,22 @@ def check_reachable(endpoints: str, access: Access, timeout_s: float) -> None:
     for endpoint in endpoints.split(","):
         with no_sigpipe():
             limit_s = min(timeout_s, CONNECT_S_MAX)
-            problem = find_problem(endpoint, access, limit_s, min(timeout_s, LOOK_UP_S_MAX))
+            look_up_s = min(timeout_s, LOOK_UP_S_MAX)
+            _note_slow_name(endpoint, look_up_s, note)
+            problem = find_problem(endpoint, access, limit_s, look_up_s)
         if not problem:
             return
         failures.append(f"{endpoint}: {problem}")
     raise NotReached(f"no coordinator answers at {'; '.join(failures)}")
+
+
+def _note_slow_name(endpoint: str, limit_s: float, note: Callable[[str], None]) -> None:
+    """Show a line if the look-up of a name takes long; the connection waits for the same one."""
+    try:
+        find(endpoint.rpartition(":")[0].strip("[]"), min(limit_s, SLOW_S))
+    except Unresolved as error:
+        if error.is_slow and limit_s > SLOW_S:
+            note(f"{error}; waiting for up to {limit_s:g} s")
 
 
 def find_problem(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.cli.operator.reaching import find_problem
+from rallypoint.cli.operator.failures import NotReached
+from rallypoint.cli.operator.reaching import check_reachable, find_problem
 from rallypoint.wire.access import PLAIN, Access
 from rallypoint.wire.handshakes import Fault
 from support.access.authority import Authority
 from support.access.greeters import greeting
-from support.machines.resolver import install
+from support.machines.resolver import Resolver, install
 
 LIMIT_S = 30.0
 
@@ -52,6 +53,25 @@ def test_certificates_are_judged(authority: Authority, tmp_path: Path) -> None:
 
     assert found == ["", Fault.AUTHORITY.value, Fault.WRONG_NAME.value.format("elsewhere")]
     assert anonymous.endswith(Fault.CLIENT_WANTED.value)
+
+
+def test_look_up_that_takes_long_is_noted_once(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is waited for; the connection joins the same look-up."""
+    monkeypatch.setattr("rallypoint.cli.operator.reaching.SLOW_S", 0.01)
+    resolver.hold("head")
+    notes = list[str]()
+
+    def note(line: str) -> None:
+        notes.append(line)
+        resolver.release("head")
+
+    with pytest.raises(NotReached, match="head cannot be resolved"):
+        check_reachable("head:7", PLAIN, LIMIT_S, note)
+
+    text = "head is not resolved yet: the name server is slow or silent; see /etc/resolv.conf"
+    assert [f"{text}; waiting for up to 10 s"] == notes
 
 
 def test_look_up_of_a_name_has_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
