@@ -49,18 +49,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
-	$(PYTEST_TWICE) -m "not long and not records" $(ARGS)
+	$(PYTEST_TWICE) --budget 240 -m "not long and not records" $(ARGS)
 
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
+	$(PYTEST) --budget 60 -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group go --group release \
 		--group torchx
-	$(PYTEST_TWICE) -m long $(ARGS)
+	$(PYTEST_TWICE) --budget 840 -m long $(ARGS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks

@@ -17,6 +17,7 @@ import pytest
 
 from rallypoint.base import log, names
 from support.machines.resolver import Resolver, install
+from support.tries.times import Meter, Times
 
 HERE = Path(__file__).parent
 FIRST = (
@@ -134,6 +135,10 @@ class Turns:
         self._file.close()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--budget", dest="budget_s", type=float, help="seconds that a run may take")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts a command in the background may ignore these signals for it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -146,6 +151,9 @@ def pytest_configure(config: pytest.Config) -> None:
     worker: dict[str, str] | None = getattr(config, "workerinput", None)
     if worker is not None:
         config.pluginmanager.register(Turns(worker["testrunuid"]))
+    else:
+        config.pluginmanager.register(Times(config.getoption("budget_s")))
+    config.pluginmanager.register(Meter())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -74,7 +74,14 @@ async def refuse(channel: grpc.aio.Channel, flood: Flood) -> None:
     assert code in (codes.INVALID_ARGUMENT, codes.UNAUTHENTICATED, codes.PERMISSION_DENIED)
 
 
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Refused calls wait for their answers: most floods take a minute.
+        pytest.param(name, marks=() if name == "hello_with_token" else pytest.mark.long)
+        for name in FLOODS
+    ],
+)
 async def test_refused_calls_keep_no_memory(tmp_path: Path, name: str) -> None:
     """No caller can fill the memory of the coordinator, however large its calls.
 

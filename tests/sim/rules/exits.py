@@ -38,7 +38,8 @@ class ExitsClean(Checker):
     * the outcome of its run: 0 for a success, 94 if it was cancelled, 93 if it failed and must not
       be queued again, else 1, by the journal of the coordinator that sent it;
     * a request of an operator to drain it: 0;
-    * a refusal for good: the code of the refusal;
+    * a refusal for good: the code of the refusal; or, if its workers have all exited with 0, 0
+      where no other node was in their round, else 75: the outcome is unknown;
     * no session for the coordinator timeout: 75; or 0 if its workers have all exited with 0, and no
       other node was in their round.
 
@@ -90,7 +91,11 @@ class ExitsClean(Checker):
             case GoodbyeKind.DRAINED:
                 return agent.session in self._drained and code == 0
             case GoodbyeKind.RELEASED:
-                return agent.dismissal is not None and code == agent.dismissal.exit_code
+                # One whose workers have succeeded beside others does not know the outcome.
+                if agent.dismissal is None:
+                    return False
+                is_unknown = self._has_succeeded(before) and not self._was_alone(before)
+                return code == (EXIT_UNREACHABLE if is_unknown else agent.dismissal.exit_code)
             case GoodbyeKind.ERROR:
                 timeout_ms = agent.host.plan.coordinator_timeout_ms
                 return code == EXIT_UNREACHABLE and self._is_away(agent, before, timeout_ms)
@@ -106,12 +111,23 @@ class ExitsClean(Checker):
         return since_ms is not None and agent.now_ms() - since_ms >= least_ms
 
     def _is_alone(self, agent: Agent, state: AgentState) -> bool:
-        """Return whether an agent knows the outcome of a round without other nodes."""
-        held = state.held
-        if held is None or held.order.header.group_world_size != 1:
-            return False
-        codes = {None if worker.exit is None else worker.exit.exit_code for worker in held.workers}
-        return codes == {0} and self._is_away(agent, state, ALONE_MS)
+        """Return whether an agent knows the outcome of a round without other nodes.
+
+        It tries to report it, unless it is refused for good.
+        """
+        is_refused = agent.dismissal is not None
+        has_tried = is_refused or self._is_away(agent, state, ALONE_MS)
+        return self._was_alone(state) and self._has_succeeded(state) and has_tried
+
+    def _was_alone(self, state: AgentState) -> bool:
+        """Return whether the latest round of an agent had no other nodes."""
+        return state.held is not None and state.held.order.header.group_world_size == 1
+
+    def _has_succeeded(self, state: AgentState) -> bool:
+        """Return whether all workers of an agent have exited with 0."""
+        workers = () if state.held is None else state.held.workers
+        codes = {None if worker.exit is None else worker.exit.exit_code for worker in workers}
+        return codes == {0}
 
     def exited(self, agent: Agent) -> None:
         left = [process.pid for process in agent.host.processes]

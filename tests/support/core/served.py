@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import grpc.aio
@@ -13,6 +14,7 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.journal.interface import Journal
+from rallypoint.server.rpc.guards import rests
 from rallypoint.server.serve import Running, Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
@@ -136,8 +138,27 @@ class Agent(Struct):
 
 
 @asynccontextmanager
-async def served(timing: Timing = AT_ONCE, journal: Journal | None = None) -> AsyncIterator[Served]:
-    """Serve a coordinator while the context is open; None: with a journal in memory."""
+async def served(
+    timing: Timing = AT_ONCE, journal: Journal | None = None, *, may_rest: bool = False
+) -> AsyncIterator[Served]:
+    """Serve a coordinator while the context is open.
+
+    Args:
+        timing: Its times.
+        journal: None: one in memory.
+        may_rest: Whether calls that are refused again and again wait for their answers.
+    """
+    with nullcontext() if may_rest else patch.object(rests, "sleep", _at_once):
+        async with _serving(timing, journal) as made:
+            yield made
+
+
+async def _at_once(wait_s: float) -> None:
+    """Wait for nothing."""
+
+
+@asynccontextmanager
+async def _serving(timing: Timing, journal: Journal | None) -> AsyncIterator[Served]:
     async with (
         serving(Settings("127.0.0.1", 0, timing, journal=journal)) as running,
         grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=client_options()) as channel,

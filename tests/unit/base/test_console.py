@@ -64,6 +64,12 @@ class Pipe:
 
 
 @pytest.fixture
+def others() -> set[threading.Thread]:
+    """Return the threads before the console of this test."""
+    return set(threading.enumerate())
+
+
+@pytest.fixture
 def pipe() -> Iterator[Pipe]:
     pipe = Pipe()
     yield pipe
@@ -254,12 +260,13 @@ def test_text_is_handed_over_in_lines(pipe: Pipe) -> None:
     assert pipe.drain() == b"h\xc3\xb6h\\udcff\n"
 
 
-def test_last_line_needs_no_thread(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_line_needs_no_thread(
+    others: set[threading.Thread], pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is written where no thread can be started any more."""
     pipe.console.release()
-    for thread in threading.enumerate():
-        if thread.name == "console":
-            thread.join(LIMIT_S)
+    for thread in set(threading.enumerate()) - others:
+        thread.join(LIMIT_S)
     forbid_threads(monkeypatch)
     pipe.console.say(b"the job failed\n")
 

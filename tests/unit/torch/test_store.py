@@ -245,6 +245,7 @@ def test_no_append_makes_a_value_look_like_our_own(store: Store, cut: int) -> No
         assert value == store.get("k")
 
 
+@pytest.mark.long  # a job may write large values at a limited rate
 def test_long_values_leave_nothing_behind(room: Room) -> None:
     """Their parts go when they are replaced or deleted."""
     prefix = next(_prefixes)

@@ -414,9 +414,9 @@ async def test_arrival_that_is_refused_keeps_none_of_its_names(
         resting.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(rests, "sleep", rest)
     monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
     async with asyncio.timeout(LIMIT_S), workers() as at:
+        monkeypatch.setattr(rests, "sleep", rest)
         calls = [at.arrive(0, **fields_of("w0", NAMES, name)) for name in ("first", "second")]
         await resting.wait()
         await at.until_arrived(1)

@@ -52,7 +52,7 @@ async def call(server: Served, method: str, request: bytes) -> grpc.StatusCode:
 @pytest.mark.parametrize("request_", [INVALID, TOO_LONG, b"\xff"], ids=["field", "size", "bytes"])
 async def test_refused_calls_rest(waits: list[float], request_: bytes) -> None:
     """Once a host has too many, wherever they are refused; its other calls do not."""
-    async with served() as server:
+    async with served(may_rest=True) as server:
         codes = [await call(server, GET, request_) for _ in range(3)]
         rested = list(waits)
         others = [await call(server, GET, UNKNOWN), await call(server, LIST, b"")]
