@@ -189,6 +189,8 @@ def test_equal_tracebacks_are_told_once(world: World) -> None:
     assert "ModuleNotFoundError" in last
     assert sum("ModuleNotFoundError" in line for line in report) == 1
     failed = [line.split()[2] for line in report if line.startswith("  rank      :")]
+    alike = [line for line in report if line.endswith(": the same error as the root cause")]
+    failed += [str(rank) for line in alike for rank in expand(line.split()[1].rstrip(":"))]
     stopped = [line.split()[-1] for line in report if line.startswith("  stopped by the agent")]
     # One that was slow to start was stopped before it could fail.
     assert sorted(map(int, failed)) == sorted(set(range(8)) - set(expand(*stopped)))

@@ -132,7 +132,8 @@ def shown_command(launch: Launch, *, python: str) -> tuple[str, ...]:
     """Return the command line of a worker without its arguments, which may be secret."""
     if launch.function is not None:
         return ()
-    return worker_command(replace(launch, args=()), python=python, round=0, local_rank=0)
+    plain = replace(launch, args=(), run_path=False)  # the user has not written what runs a path
+    return worker_command(plain, python=python, round=0, local_rank=0)
 
 
 def find_python(environment: Mapping[str, str]) -> str:

@@ -150,7 +150,7 @@ STOPPED = ("job_id", str), ("round", int)
             "does not fit",
         ),
         (
-            _struct("RoundStopped", *STOPPED, ("reason", Colour)),
+            _struct("RoundStopped", *STOPPED, ("reason", Colour), ("note", str)),
             record_pb2.RoundStopped,
             "different members",
         ),
