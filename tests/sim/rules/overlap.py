@@ -13,7 +13,7 @@ from rallypoint.server.core.messages.records import (
     RoundStopped,
     RunClosed,
 )
-from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import Timing
@@ -51,7 +51,9 @@ class OneRoundLives(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._current: dict[tuple[int, JobId], RoundHeader] = {}
-        self._members: dict[tuple[int, JobId, RoundHeader], frozenset[NodeName]] = {}
+        self._members: dict[tuple[int, JobId, RoundHeader], frozenset[int]] = {}
+        """The group ranks of the nodes with which a round was sealed or adopted. Their names may
+        differ from those in an earlier life, and an agent may not have heard its new one."""
         self._stopped: dict[tuple[int, JobId], tuple[int, int]] = {}
         """Number of the round that was stopped last, and when, in journal time."""
         self._sealed: dict[tuple[int, JobId], tuple[int, int]] = {}
@@ -77,8 +79,8 @@ class OneRoundLives(Checker):
     def recorded(self, server: Server, record: Record) -> None:
         match record:
             case RoundSealed(job_id=job_id, header=header):
-                names = frozenset(member.name for member in record.members)
-                self._members[(server.life, job_id, header)] = names
+                ranks = frozenset(member.assignment.group_rank for member in record.members)
+                self._members[(server.life, job_id, header)] = ranks
                 self._current[(server.life, job_id)] = header
                 self._sealed[(server.life, job_id)] = (header.number, server.now_ms())
                 for host in self.world.hosts:
@@ -117,7 +119,8 @@ class OneRoundLives(Checker):
         key = (server.life, plan.job_id)
         if server.is_missed(agent.session):
             return "lost"
-        if agent.name not in self._members.get((*key, header_of(process.order)), ()):
+        members = self._members.get((*key, header_of(process.order)), ())
+        if process.order.assignment.group_rank not in members:
             return "late"
         if (server.life, agent.session, process.order.number) in self._slow:
             return "slow"
