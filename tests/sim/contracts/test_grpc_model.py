@@ -92,13 +92,19 @@ SCRIPTS = {
         "mark m; try hang; read; done",
     ),
     "connection breaks between": ("wait m; reset; read; read; write a", "mark m; try hang; read"),
-    "connection breaks in a write": ("wait m; flood&; reset; join; write a; read", "mark m; hang"),
-    "connection breaks at the server": ("wait m; reset", "flood&; mark m; try hang; join; write a"),
+    "connection breaks in a write": (
+        "wait m; flood&; reset; join; write a; read; mark gone",
+        "mark m; wait gone",
+    ),
 }
 """Steps of the client, and of the handler.
 
 `&` makes a step a task, and `join` waits for all tasks; `interrupt` cancels them. The handler goes
 on after a `try`, whatever it raises. `wait ended` waits until the handler has returned.
+
+No handler hangs or writes in a connection that breaks while its window is full: in one of some 200
+such calls grpc.aio 1.76 on a busy machine neither cancels the handler nor ends the write. The
+product gives every write a limit.
 """
 
 
