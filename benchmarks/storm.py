@@ -22,9 +22,11 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import Struct, field, to_builtins
 
@@ -174,16 +176,29 @@ async def measure(nodes: int, *, restarts: bool) -> Figures:
     return figures
 
 
-def main() -> None:
-    """Measure, and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=4_096)
-    parser.add_argument("--restart", action="store_true", help="kill the coordinator meanwhile")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    arguments = parser.parse_args()
-    figures = asyncio.run(measure(arguments.nodes, restarts=arguments.restart))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(to_builtins(figures)))
+async def measure_and_exit(nodes: int, *, restarts: bool, json_file: Path | None) -> NoReturn:
+    """Measure, say what was found, and end the process within the event loop.
+
+    Closing thousands of streams takes grpc.aio long, and the end of the loop may even wait for ever
+    for the thread that polls them.
+    """
+    try:
+        figures = await measure(nodes, restarts=restarts)
+    except (MeasurementFailed, TimeoutError, ExceptionGroup):
+        traceback.print_exc()
+        status = 1
+    else:
+        show(figures, json_file)
+        status = 0 if figures.is_good else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def show(figures: Figures, json_file: Path | None) -> None:
+    """Print the figures, and write them to a file."""
+    if json_file:
+        json_file.write_text(json.dumps(to_builtins(figures)))
     again = (
         "" if figures.returned_s is None else f", and {figures.returned_s:.2f} s after its restart"
     )
@@ -192,9 +207,16 @@ def main() -> None:
         f" {figures.welcomed_s:.2f} s after the coordinator saw them{again};"
         f" {figures.held} hold the first round; ends: {figures.first_ends}, {figures.ends}"
     )
-    # Closing thousands of streams takes grpc.aio long.
-    sys.stdout.flush()
-    os._exit(0 if figures.is_good else 1)
+
+
+def main() -> None:
+    """Read the arguments, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=4_096)
+    parser.add_argument("--restart", action="store_true", help="kill the coordinator meanwhile")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    given = parser.parse_args()
+    asyncio.run(measure_and_exit(given.nodes, restarts=given.restart, json_file=given.json))
 
 
 if __name__ == "__main__":
