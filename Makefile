@@ -42,25 +42,29 @@ demo: $(STAMP) ## run the demonstration: a job that survives a worker, the coord
 # Most end-to-end tests wait for processes and for leases: more tests at once than processors.
 JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest -n $(JOBS)
-# The few tests that fail run once more, alone. It says so, and takes the same arguments.
+# One end-to-end test that fails may run again, alone and under load; the program says which rules.
 PYTEST_TWICE = $(BIN)/python tests/support/tries/second_try.py -n $(JOBS)
 # The tests start hundreds of processes. Each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
-	$(PYTEST_TWICE) --budget 240 -m "not long and not records" $(ARGS)
+	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" $(ARGS)
 
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) --budget 60 -m "not long and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
+	$(PYTEST) --budget 60 -m "not long and not nightly and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group go --group release \
 		--group torchx
 	$(PYTEST_TWICE) --budget 840 -m long $(ARGS)
+
+.PHONY: nightly
+nightly: $(STAMP) ## run more of the same, and what takes longest
+	$(PYTEST) -m nightly $(ARGS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks
@@ -191,7 +195,7 @@ MAKE_RELEASE = $(BIN)/python release/make_release.py
 release: $(STAMP) ## check, test, build and try a release into dist/; upload nothing
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
 	$(MAKE_RELEASE) ready
-	$(MAKE) check test
+	NO_SECOND_TRY=1 $(MAKE) check test
 	$(MAKE_RELEASE) build
 
 .PHONY: setup

@@ -17,6 +17,8 @@ import pytest
 
 from rallypoint.base import log, names
 from support.machines.resolver import Resolver, install
+from support.tries.commit import find_commit
+from support.tries.skips import Skips
 from support.tries.times import Meter, Times
 
 HERE = Path(__file__).parent
@@ -135,6 +137,10 @@ class Turns:
         self._file.close()
 
 
+def pytest_report_header() -> str:
+    return f"seeds of commit {find_commit()}: COMMIT={find_commit()} runs them again"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--budget", dest="budget_s", type=float, help="seconds that a run may take")
 
@@ -152,7 +158,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None:
         config.pluginmanager.register(Turns(worker["testrunuid"]))
     else:
+        os.environ["COMMIT"] = find_commit()  # for the processes that run tests for this one
         config.pluginmanager.register(Times(config.getoption("budget_s")))
+        config.pluginmanager.register(Skips())
     config.pluginmanager.register(Meter())
 
 

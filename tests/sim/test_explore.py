@@ -8,7 +8,7 @@ from sim.explore import describe
 from sim.seeds.bugs import BUGS, planted
 from sim.small.search import Search
 from sim.small.small import Bounds, Mishap
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks
 
 WHOLE = {
     "one node, one mishap": Bounds(nodes=1, min_nodes=1, depth=60, is_running=True),
@@ -42,7 +42,8 @@ WHOLE = {
         depth=60, is_running=True, exits=False, meetings=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
-    "workers meet, one mishap": Bounds(depth=choose_portion(8, 7), is_running=True, meetings=1),
+    "workers meet, one mishap": Bounds(depth=7, is_running=True, meetings=1),
+    "workers meet, one mishap, deeper": Bounds(depth=8, is_running=True, meetings=1),
     "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
     "workers add, an answer is lost": Bounds(
         depth=60,
@@ -56,7 +57,15 @@ WHOLE = {
         depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
     ),
     "workers add, one watches, the coordinator restarts": Bounds(
-        depth=choose_portion(24, 16),
+        depth=16,
+        is_running=True,
+        exits=False,
+        adds=1,
+        watches=True,
+        kinds=frozenset({Mishap.CRASH}),
+    ),
+    "workers add, one watches, the coordinator restarts, deeper": Bounds(
+        depth=24,
         is_running=True,
         exits=False,
         adds=1,
@@ -73,6 +82,8 @@ WHOLE = {
     ),
 }
 
+DEEPER = ", deeper"
+"""The end of the names of worlds that take longest."""
 LARGE = frozenset(
     {
         "two nodes, one mishap",
@@ -156,9 +167,21 @@ LONG_HUNTS = frozenset(
 """Hunts in worlds that take long."""
 
 
+def find_hunt_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return when a bug is hunted: all with the long tests, a few with each run."""
+    return (pytest.mark.long,) if name in LONG_HUNTS else choose_marks("hunts", at, 6, 5)
+
+
+def find_marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return when a world is explored."""
+    if name.endswith(DEEPER):
+        return (pytest.mark.nightly,)
+    return (pytest.mark.long,) if name in LARGE else ()
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else []) for name in WHOLE],
+    [pytest.param(name, marks=find_marks(name)) for name in WHOLE],
 )
 def test_small_world_is_safe_in_every_order(name: str) -> None:
     """No order of messages and no instant of a mishap breaks a rule or leaves an agent waiting."""
@@ -186,7 +209,7 @@ def test_orders_that_make_no_difference_meet_again() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] if name in LONG_HUNTS else []) for name in HUNTS],
+    [pytest.param(name, marks=find_hunt_marks(at, name)) for at, name in enumerate(HUNTS)],
 )
 def test_exploration_notices_a_planted_bug(name: str) -> None:
     """The shortest way to a planted bug is found, and the rule that it breaks is named."""

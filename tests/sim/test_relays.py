@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -13,10 +14,10 @@ from sim.relays.bugs import BUGS, planted
 from sim.relays.world import RelayedWorld
 from sim.run import commit
 from sim.shells.run import Result, run_seed, run_seeds
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks, choose_seeds
 
-FEW = range(40)
-MANY = range(40, 40 + choose_portion(200, 100))
+FEW = choose_seeds("relays", 30)
+MANY = choose_seeds("more relays", 100, after=10)
 PROCESSORS = 2
 NOTICED = {
     "take a lost relay for lost agents": (562, "NobodyIsLost"),
@@ -35,7 +36,7 @@ after a change of what seeds draw, plant the bug and run seeds until one fails."
 run = partial(run_seed, kind=RelayedWorld)
 
 
-def check_seeds(seeds: range, processors: int = 1) -> list[Result]:
+def check_seeds(seeds: Iterable[int], processors: int = 1) -> list[Result]:
     """Run seeds; fail with the first that fails."""
     results = list(run_seeds(seeds, processors, run))
     for result in results:
@@ -72,7 +73,13 @@ def test_seed_is_a_history() -> None:
     assert first.trace == second.trace
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=choose_marks("bugs of relays", at, 5, 4))
+        for at, name in enumerate(BUGS)
+    ],
+)
 def test_planted_bug_is_noticed(name: str) -> None:
     """A seed that passes without the bug fails with it."""
     seed, rule = NOTICED[name]

@@ -16,10 +16,10 @@ from sim.shells.bugs import BUGS, planted
 from sim.shells.culprits import CulpritWorld
 from sim.shells.run import run_seed, run_seeds
 from sim.shells.world import World
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks, choose_seeds
 
-FEW = range(40)
-MANY = range(choose_portion(1_000, 400))
+FEW = choose_seeds("shells", 39)
+MANY = choose_seeds("more shells", 240, after=13)
 PROCESSORS = 2
 TIMELY = (
     "FailuresAreCharged",
@@ -139,7 +139,13 @@ def test_seeds_differ() -> None:
     assert len({run_seed(seed).digest for seed in range(5)}) == 5
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=choose_marks("bugs of shells", at, 6, 5))
+        for at, name in enumerate(BUGS)
+    ],
+)
 def test_planted_bug_is_noticed(name: str) -> None:
     """A seed that passes without the bug fails with it."""
     seed, rule = NOTICED[name]

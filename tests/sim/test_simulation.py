@@ -26,12 +26,13 @@ from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 from sim.shards.faults import AppendFault, OwnerFault
 from sim.world.world import World
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks, choose_seeds
 
 OWNERS = {"owners": "1"}
-FEW = range(75)
-MANY = range(choose_portion(2_400, 400))
-MANY_OWNERS = range(10, 10 + choose_portion(240, 40), 40)
+FEW = choose_seeds("cores", 75)
+MANY = choose_seeds("more cores", 300, after=25)
+FEW_OWNERS = choose_seeds("owners", 9)
+MANY_OWNERS = choose_seeds("more owners", 60, after=3)
 PART = 25
 """Seeds of one test, so that no process is busy for long while others have nothing to do."""
 PROCESSORS = 2
@@ -146,6 +147,11 @@ def check_seeds(
     return summary
 
 
+def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return when a bug is planted: all of them with the long tests, a few with each run."""
+    return (pytest.mark.long,) if name in LONG_HUNTS else choose_marks("bugs of cores", at, 12, 11)
+
+
 @pytest.mark.parametrize("first", range(0, len(FEW), PART))
 def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
     """Whatever goes wrong, no rule is broken, and when it stops every job runs or ends."""
@@ -154,14 +160,13 @@ def test_every_seed_is_safe_and_comes_to_rest(first: int) -> None:
 
 def test_owners_of_shards_are_safe() -> None:
     """The same where several coordinators own shards in etcd, and anything happens to them."""
-    assert check_seeds(range(10), options=OWNERS).seeds == 10
+    assert check_seeds(FEW_OWNERS, options=OWNERS).seeds == len(FEW_OWNERS)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", MANY_OWNERS)
-def test_more_owners_of_shards_are_safe(first: int) -> None:
+def test_more_owners_of_shards_are_safe() -> None:
     """The same of more seeds, and every fault of coordinators and of etcd happens in them."""
-    counts = check_seeds(range(first, first + 40), options=OWNERS).coverage.counts
+    counts = check_seeds(MANY_OWNERS, options=OWNERS).coverage.counts
 
     assert counts["owners", "shard started"] >= 100
     assert counts["owners", "released"] >= 5
@@ -201,7 +206,7 @@ def test_seeds_differ() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] if name in LONG_HUNTS else []) for name in BUGS],
+    [pytest.param(name, marks=find_marks(at, name)) for at, name in enumerate(BUGS)],
 )
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""

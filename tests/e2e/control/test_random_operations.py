@@ -30,9 +30,9 @@ from support.processes.feed import LIMIT_S
 from support.processes.jobs import is_started
 from support.processes.mailbox import Worker
 from support.processes.world import World
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_seeds
 
-SHORT, LONG = range(3), range(3, choose_portion(50, 12))
+SHORT, LONG = choose_seeds("operators", 3), choose_seeds("more operators", 9, after=1)
 NODES = ("a", "b", "c")
 OPERATIONS = 7
 """Restarts and changes of the size before the job is cancelled."""

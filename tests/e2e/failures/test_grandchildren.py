@@ -2,7 +2,7 @@
 
 See workers/brood.py for who they are. They are looked for in three ways: by the mark of the test in
 their environment, by the pids that they reported, and by a lock that they share. Five agents are
-ended in each way, five more in the long tests and ten more in all of them (`WHOLE=1`); five live at
+ended in each way, five more in the long tests and ten more each night; five live at
 a time, but each is ended by itself, and has two seconds beyond the grace until agent, helper,
 workers and brood are gone.
 """
@@ -20,11 +20,12 @@ from support.processes.mailbox import Worker
 from support.processes.processes import Witness
 from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import World
-from support.tries.portions import choose_portion
 
 AT_ONCE = 5
 OUTPUTS = ("--tee=0", "--tee=3", "--redirects=3", "--redirects=1")
 """Where output goes: what holds it open must not keep an agent from ending."""
+MARKS = ((), pytest.mark.long, pytest.mark.nightly, pytest.mark.nightly)
+"""Each run ends agents in each way, and with each output once; more of them have all of both."""
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ ENDS["SIGKILL"] = (kill, -9)
 @pytest.mark.parametrize(
     ("output", "how"),
     [
-        pytest.param(OUTPUTS[at], how, marks=[pytest.mark.long] if shift else [])
-        for shift in range(choose_portion(len(OUTPUTS), 2))
+        pytest.param(OUTPUTS[at], how, marks=MARKS[shift])
+        for shift in range(len(OUTPUTS))
         for at, how in enumerate(ENDS, start=-shift)
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 from support.scenarios import SCENARIOS, launch
 from support.torchrun import records
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
+from support.tries.commit import choose_marks
 
 NAMES = [scenario.name for scenario in SCENARIOS]
 SAMPLE = 20
@@ -31,10 +32,10 @@ LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unkn
     [
         pytest.param(
             *(scenario, launcher),
-            marks=pytest.mark.long if scenario.name in LONG else (),
+            marks=pytest.mark.long if scenario.name in LONG else choose_marks("torchrun", at, 3, 2),
             id=f"{scenario.name}-{launcher.value}",
         )
-        for scenario in SCENARIOS
+        for at, scenario in enumerate(SCENARIOS)
         for launcher in Launcher
     ],
 )

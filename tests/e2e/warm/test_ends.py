@@ -10,6 +10,7 @@ from support.processes.feed import LIMIT_S
 from support.processes.processes import Witness
 from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import OBEDIENT, WORKERS, World
+from support.tries.commit import choose_marks
 from support.warm.standbys import TRIES, Room, is_standby, parent_of
 
 BROOD = ("breeder", "closed", "comet", "daemon", "scrubbed", "session")
@@ -81,7 +82,13 @@ def test_death_of_the_helper_of_warm_workers_ends_them(world: World) -> None:
     witness.close()
 
 
-@pytest.mark.parametrize("signum", [None, *ENDS])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        pytest.param(signum, marks=choose_marks("broods", at, 1 + len(ENDS), len(ENDS)))
+        for at, signum in enumerate((None, *ENDS))
+    ],
+)
 def test_brood_of_warm_workers_is_found(world: World, signum: signal.Signals | None) -> None:
     """Descendants that do everything to outlive a round or an agent do not: see brood.py."""
     flags = ("--max-restarts=50", "--shutdown-timeout=0.2", "--crash-loop=0", "--warm=json")

@@ -21,14 +21,12 @@ from support.oddities.cases import (
     streams,
 )
 from support.oddities.driver import Driver
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
-PARTS = 6
-"""One of so many cases runs with `make test`, two with `make test-long`."""
-CHOSEN = range(choose_portion(PARTS, 3))
-"""The parts of them that run at all."""
+PARTS, LONG = 12, 1
+"""One of so many cases runs with `make test`, one more with `make test-long`."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 
 
@@ -39,14 +37,12 @@ def driver() -> Iterator[Driver]:
     driver.close()
 
 
-def case_parameter(number: int, case: Case) -> object:
-    """Return the parameter for a case."""
-    return pytest.param(case, marks=pytest.mark.long if number % PARTS else (), id=case.name)
-
-
 @pytest.mark.parametrize(
     "case",
-    [case_parameter(at, case) for at, case in enumerate(CASES) if at % PARTS in CHOSEN],
+    [
+        pytest.param(case, marks=choose_marks("odd programs", at, PARTS, LONG), id=case.name)
+        for at, case in enumerate(CASES)
+    ],
 )
 def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
     """Or they differ as docs/warm.md says."""

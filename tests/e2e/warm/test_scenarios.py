@@ -13,15 +13,14 @@ import pytest
 
 from support.scenarios import SCENARIOS
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
-from support.tries.portions import choose_portion
+from support.tries.commit import choose_marks
 
 PROMPT_AGENT = str(Path(__file__).parents[2] / "support" / "warm" / "prompt_agent.py")
 WARM = (sys.executable, PROMPT_AGENT, "--warm=json,logging")
 RESTARTS = ("restarts", "logs_of_attempts", "restarts_used_up", "elastic_restart")
 """Scenarios whose later rounds must be warm; of the others, most have one round."""
-PARTS = 3
-CHOSEN = range(choose_portion(PARTS, 1))
-"""The parts of the other scenarios that run: each has a cold twin, which always runs."""
+PARTS = 6
+"""One of so many others runs with `make test-long`: each has a cold twin, which always runs."""
 EXCLUDED = ("underscores", "python_exec")
 """The first one has --no_python, which excludes --warm; a wrapper that PYTHON_EXEC names runs
 before its round, see docs/warm.md."""
@@ -30,11 +29,15 @@ POSSIBLE = [
 ]
 
 
-@pytest.mark.long
+def find_mark(at: int, scenario: Scenario) -> pytest.MarkDecorator:
+    """Return when a scenario runs: those with restarts with each run of the long tests."""
+    is_chosen = not choose_marks("warm scenarios", at, PARTS, 0)
+    return pytest.mark.long if is_chosen or scenario.name in RESTARTS else pytest.mark.nightly
+
+
 @pytest.mark.parametrize(
     "scenario",
-    [one for at, one in enumerate(POSSIBLE) if at % PARTS in CHOSEN or one.name in RESTARTS],
-    ids=lambda one: one.name,
+    [pytest.param(one, marks=find_mark(at, one), id=one.name) for at, one in enumerate(POSSIBLE)],
 )
 def test_scenario_with_warm_workers(scenario: Scenario, tmp_path: Path) -> None:
     """Error files, logs, exit codes and numbers of restarts are those of cold workers."""

@@ -1,41 +1,58 @@
-"""Run pytest; what fails runs once more, alone, and what passes only then is named.
+"""Run pytest; one end-to-end test that fails may run again, and the run says that it did.
 
 `make test` and `make test-long` use it: `python tests/support/tries/second_try.py -n 6 -m long`.
-All arguments are pytest's. One test of thousands that a busy machine has delayed does not refuse a
-change, and everyone sees which one it was. The rules:
+All arguments are pytest's. The rules:
 
-- At most `AGAIN_MAX` failed tests run again. More are a fault of the product.
-- They run in a new process, one after the other, with no other test beside them.
-- Only a run in which every test had its turn has a second try: none that was interrupted, that
-  stopped at a failure (`-x`) or that could not import a test.
-- What does not pass then, has failed. A test that is skipped then has not passed.
-
-pytest-rerunfailures repeats a test at once, in the middle of all others, which have delayed it.
+- Only a test of `MAY_RUN_AGAIN` has a second try: it waits for processes, on a machine that others
+  use. Whatever else fails has failed: a core or a simulation that fails once in a while has a bug.
+- A run has one. A second test that fails makes it red, and so does a run that was cut short.
+- The test runs again twice, in new processes: alone, and beside as many busy processes as it ran
+  beside. It has to pass both times, for what breaks under load is broken.
+- Each run is written down (`record.py`), with the traceback of the test that ran again. If the same
+  test needed it in one of the last `RUNS` runs, the run is red.
+- With `NO_SECOND_TRY=1` there is none. Releases set it.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-AGAIN_MAX = 10
-_AGAIN = "--again"
-"""The argument of the second process, and after it the failed tests as JSON."""
+if __package__ in (None, ""):
+    sys.path[0] = str(Path(__file__).parents[2])
+
+from support.tries.record import RUNS, Run, Trial, read_runs, record_path, write_run
+
+MAY_RUN_AGAIN = (
+    "tests/e2e/",
+    "tests/docs/",
+    "tests/unit/server/etcd/",
+    "tests/unit/server/journal/",
+    "tests/unit/server/routing/",
+    "tests/unit/server/shards/",
+)
+"""Where tests run the real commands, or a real etcd."""
+NO_SECOND_TRY = "NO_SECOND_TRY"
+_BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**6))"
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
 class Outcomes:
     """What became of the tests of one run: a plugin of the process that hears of all tests."""
 
-    only: tuple[str, ...] = ()
-    """The tests to run, as ids. Empty: those that the arguments name."""
-    failed: dict[str, None] = field(default_factory=dict)
-    """Ids of tests of which any part failed, in the order in which they did."""
+    only: str = ""
+    """The test to run, as its id. Empty: those that the arguments name."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Tests of which any part failed, in the order in which they did, with how the first did."""
     passed: set[str] = field(default_factory=set)
     """Ids of tests whose body passed. Their fixtures may have failed."""
     is_whole: bool = True
@@ -43,7 +60,7 @@ class Outcomes:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         if self.only:
-            config.args[:] = self.only
+            config.args[:] = [self.only]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -51,7 +68,7 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed[report.nodeid] = None
+            self.failed.setdefault(report.nodeid, report.longreprtext)
         elif report.passed and report.when == "call":
             self.passed.add(report.nodeid)
 
@@ -60,63 +77,96 @@ class Outcomes:
             self.is_whole = False
 
 
-def choose_again(outcomes: Outcomes, status: int) -> tuple[str, ...]:
-    """Return the tests that run again, in the order in which they failed; none if the run stands.
+def refuse(outcomes: Outcomes, status: int, runs: Sequence[Run]) -> str:
+    """Return why nothing runs again after a run that failed; nothing if its one test does.
 
     Args:
-        outcomes: What became of the tests in the first run.
-        status: pytest's exit code of that run.
+        outcomes: What became of the tests.
+        status: pytest's exit code.
+        runs: The runs before this one, the latest last.
     """
+    if os.environ.get(NO_SECOND_TRY):
+        return f"{NO_SECOND_TRY} is set"
     if status != pytest.ExitCode.TESTS_FAILED or not outcomes.is_whole:
-        return ()
-    return tuple(outcomes.failed) if len(outcomes.failed) <= AGAIN_MAX else ()
+        return "the run was cut short"
+    if len(outcomes.failed) > 1:
+        return f"{len(outcomes.failed)} tests failed, and one may run again"
+    (test,) = outcomes.failed
+    if not test.startswith(MAY_RUN_AGAIN):
+        return "the test runs in one process, so it fails only if something is wrong"
+    for run in reversed(runs[-RUNS:]):
+        if run.trial and run.trial.test == test:
+            return f"it needed one {describe_run(run)}, within the last {RUNS} runs"
+    return ""
 
 
-def find_passed(outcomes: Outcomes, again: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the tests that ran again of which every part passed."""
-    return tuple(test for test in again if test in outcomes.passed - outcomes.failed.keys())
+def describe_run(run: Run) -> str:
+    """Return when a run was, and of which commit."""
+    return f"on {run.date} at commit {run.commit[:10]}"
 
 
-def describe(again: Sequence[str], passed: Sequence[str]) -> str:
-    """Return what a person reads after the second try."""
-    lines = [f"passed only when alone: {len(passed)} of {len(again)} failed tests"]
-    lines += [f"  {test}" for test in passed]
-    if failed := [test for test in again if test not in passed]:
-        lines.append(f"failed twice: {len(failed)}")
-        lines += [f"  {test}" for test in failed]
-    return "\n".join(lines)
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep processors busy, as other tests do."""
+    processes = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def run_first(arguments: list[str]) -> int:
-    """Run pytest; continue with the second try if there is one, else return pytest's exit code."""
-    outcomes = Outcomes()
+def run_again(test: str, arguments: Sequence[str], beside: int) -> bool:
+    """Run a test in a new process, without other tests; return whether every part of it passed."""
+    environment = os.environ | {"SECOND_TRY_ONLY": test}
+    command = [sys.executable, __file__, *arguments, "-n", "0"]
+    with busy(beside):
+        return subprocess.run(command, env=environment, check=False).returncode == 0
+
+
+def run_only(test: str, arguments: list[str]) -> int:
+    """Run one test; return 0 if it passes, so not if it is skipped."""
+    outcomes = Outcomes(only=test)
     status = int(pytest.main(arguments, plugins=[outcomes]))
-    if again := choose_again(outcomes, status):
-        print(f"second try: {len(again)} failed tests run again, alone", flush=True)
-        # A new process: modules, threads and the environment are as in a first run.
-        program = [sys.executable, __file__, _AGAIN, json.dumps(again), *arguments]
-        os.execv(sys.executable, program)
-    if status == pytest.ExitCode.TESTS_FAILED:
-        print(f"no second try: the run was cut short, or more than {AGAIN_MAX} tests failed")
+    has_passed = test in outcomes.passed - outcomes.failed.keys()
+    return 0 if status == 0 and has_passed else 1
+
+
+def count_beside(arguments: Sequence[str]) -> int:
+    """Return how many tests ran beside each: one less than `-n` says."""
+    for flag, value in pairwise(arguments):
+        if flag == "-n" and value.isdecimal():
+            return max(int(value) - 1, 0)
+    return 0
+
+
+def run_all(arguments: list[str]) -> int:
+    """Run pytest, and a second try if there is one; return the exit code of both together."""
+    path, outcomes, begun = record_path(), Outcomes(), time.monotonic()
+    runs = read_runs(path)
+    load = os.getloadavg()[0]
+    status = int(pytest.main(arguments, plugins=[outcomes]))
+    load = max(load, os.getloadavg()[0])
+    trial = None
+    if outcomes.failed and not (why := refuse(outcomes, status, runs)):
+        ((test, traceback),) = outcomes.failed.items()
+        beside = count_beside(arguments)
+        print(f"second try: {test}, alone", flush=True)
+        alone = run_again(test, arguments, 0)
+        print(f"second try: {test}, beside {beside} busy processes", flush=True)
+        loaded = run_again(test, arguments, beside)
+        trial = Trial(test, alone=alone, loaded=loaded, traceback=traceback)
+        status = 0 if alone and loaded else status
+        verdict = "passed both times" if status == 0 else "failed again"
+        print(f"second try: {test} {verdict}; {path} has its traceback")
+    elif outcomes.failed:
+        print(f"no second try: {why}")
+    write_run(path, Run.now(arguments, status, time.monotonic() - begun, load, trial))
     return status
 
 
-def run_again(again: tuple[str, ...], arguments: list[str]) -> int:
-    """Run the failed tests one after the other; return 0 if all pass."""
-    outcomes = Outcomes(only=again)
-    status = int(pytest.main([*arguments, "-n", "0"], plugins=[outcomes]))
-    passed = find_passed(outcomes, again)
-    print(describe(again, passed))
-    return status if len(passed) == len(again) else status or int(pytest.ExitCode.TESTS_FAILED)
-
-
-def main(arguments: list[str]) -> int:
-    """Run one of the two tries."""
-    sys.path[0] = os.getcwd()  # as with `python -m pytest`, also in the processes of pytest-xdist
-    if arguments[:1] == [_AGAIN]:
-        return run_again(tuple(json.loads(arguments[1])), arguments[2:])
-    return run_first(arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.path.insert(0, os.getcwd())  # as with `python -m pytest`
+    only = os.environ.pop("SECOND_TRY_ONLY", "")
+    raise SystemExit(run_only(only, sys.argv[1:]) if only else run_all(sys.argv[1:]))

@@ -1,85 +1,98 @@
-"""The second try of `make test`: what fails once is named, what fails twice fails the run."""
+"""The second try of `make test`: one end-to-end test has one, and the record names it."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.tries.second_try import AGAIN_MAX, Outcomes, choose_again, describe, find_passed
+from support.tries.record import RUNS, Run, Trial, read_runs, write_run
+from support.tries.second_try import NO_SECOND_TRY, Outcomes, count_beside, refuse
 
 PROGRAM = Path(__file__).parents[2] / "support" / "tries" / "second_try.py"
 LIMIT_S = 120
+TEST = "tests/e2e/test_file.py::test_once"
+RAN = Run("2026-01-01 10:00:00", "c0ffee" * 7, ("-n", "6"), 0, 200.0, 3.0)
 ONCE = """
-import os, pathlib, pytest
+import pathlib
 
 def has_run(name):
     mark = pathlib.Path(__file__).with_name(name)
     ran = mark.exists()
     mark.touch()
     return ran
-
-def test_passes(): pass
 """
 """The beginning of a file of tests, some of which fail only when they run first."""
 
 
+def needed(test: str) -> Run:
+    trial = Trial(test, alone=True, loaded=True, traceback="E assert 0")
+    return Run(RAN.date, RAN.commit, RAN.arguments, 0, 200.0, 3.0, trial)
+
+
+def failed(*tests: str, is_whole: bool = True) -> Outcomes:
+    return Outcomes(failed=dict.fromkeys(tests, "E assert 0"), is_whole=is_whole)
+
+
 @pytest.mark.parametrize(
-    ("status", "failures", "is_whole", "expected"),
+    ("outcomes", "status", "runs", "expected"),
     [
-        (pytest.ExitCode.OK, 0, True, 0),
-        (pytest.ExitCode.TESTS_FAILED, 1, True, 1),
-        (pytest.ExitCode.TESTS_FAILED, AGAIN_MAX, True, AGAIN_MAX),
-        (pytest.ExitCode.TESTS_FAILED, AGAIN_MAX + 1, True, 0),
-        (pytest.ExitCode.TESTS_FAILED, 1, False, 0),
-        (pytest.ExitCode.INTERRUPTED, 1, True, 0),
-        (pytest.ExitCode.INTERNAL_ERROR, 1, True, 0),
-        (pytest.ExitCode.NO_TESTS_COLLECTED, 0, True, 0),
+        (failed(TEST), 1, [], ""),
+        (failed(TEST), 1, [needed("tests/e2e/other.py::test")], ""),
+        (failed(TEST), 1, [needed(TEST), *[RAN] * RUNS], ""),
+        (failed(TEST), 1, [needed(TEST), *[RAN] * (RUNS - 1)], "it needed one on 2026-01-01"),
+        (failed(TEST, "tests/e2e/other.py::test"), 1, [], "2 tests failed"),
+        (failed("tests/sim/test_shells.py::test"), 1, [], "fails only if something is wrong"),
+        (failed("tests/unit/agent/test_x.py::test"), 1, [], "fails only if something is wrong"),
+        (failed(TEST, is_whole=False), 1, [], "the run was cut short"),
+        (failed(TEST), pytest.ExitCode.INTERRUPTED, [], "the run was cut short"),
+        (failed(TEST), pytest.ExitCode.INTERNAL_ERROR, [], "the run was cut short"),
     ],
 )
-def test_choice(status: int, failures: int, is_whole: bool, expected: int) -> None:
-    """Few failures of a whole run have a second try; many, and those of other runs, have none."""
-    outcomes = Outcomes(failed=dict.fromkeys(f"t{i}" for i in range(failures)), is_whole=is_whole)
+def test_choice(outcomes: Outcomes, status: int, runs: list[Run], expected: str) -> None:
+    """One test that runs programs has a second try, unless it needed one lately."""
+    why = refuse(outcomes, status, runs)
 
-    assert expected == len(choose_again(outcomes, status))
-
-
-def test_passed_has_passed_in_every_part() -> None:
-    """A test whose teardown failed has not passed, nor has one that did not run."""
-    outcomes = Outcomes(failed={"teardown": None}, passed={"teardown", "good"})
-
-    assert ("good",) == find_passed(outcomes, ["teardown", "good", "skipped"])
+    assert expected in why if expected else why == ""
 
 
-def test_description_names_every_test() -> None:
-    """The last lines name what passed only when alone, and what failed twice."""
-    expected = "passed only when alone: 1 of 2 failed tests\n  b\nfailed twice: 1\n  a"
+def test_releases_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable forbids the second try."""
+    monkeypatch.setenv(NO_SECOND_TRY, "1")
 
-    assert expected == describe(["a", "b"], ["b"])
+    assert refuse(failed(TEST), 1, []) == f"{NO_SECOND_TRY} is set"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [((), 0), (("-n", "6"), 5), (("-m", "long", "-n", "2"), 1)]
+)
+def test_load(arguments: tuple[str, ...], expected: int) -> None:
+    """The second try has as many processes beside it as the first had tests."""
+    assert count_beside(arguments) == expected
+
+
+def test_record_is_kept(tmp_path: Path) -> None:
+    """What was written is read again, in its order."""
+    path = tmp_path / "runs"
+    assert read_runs(path) == []
+    write_run(path, RAN)
+    write_run(path, needed(TEST))
+
+    assert read_runs(path) == [RAN, needed(TEST)]
 
 
 def start(folder: Path, source: str, *arguments: str) -> subprocess.Popen[str]:
-    (folder / "test_file.py").write_text(ONCE + source)
-    for name in ("a", "b"):  # folders with a conftest.py each, as in this repository
-        (folder / name).mkdir()
-        (folder / name / "conftest.py").touch()
-        (folder / name / f"test_{name}.py").write_text(f"def test_{name}(): pass\n")
+    (folder / "tests" / "e2e").mkdir(parents=True, exist_ok=True)
+    (folder / "tests" / "e2e" / "test_file.py").write_text(ONCE + source)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # what it does not need takes most of its time
-    options = [
-        "-p",
-        "xdist.plugin",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(folder),
-    ]
+    env |= {"TEST_RUNS": str(folder / "runs"), "COMMIT": "c0ffee"}
+    options = ["-p", "xdist.plugin", "-p", "no:cacheprovider", "-c", os.devnull]
+    options += ["--rootdir", str(folder), "--import-mode", "importlib"]
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), *options, *arguments],
         cwd=folder,
@@ -96,89 +109,29 @@ def run(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
     return process.returncode, output
 
 
-def test_failed_once(tmp_path: Path) -> None:
-    """What fails once is named, and the run passes; the rest runs once."""
-    source = """
-def test_once(): assert has_run("once")
-@pytest.mark.parametrize("value", ["a::b[c] d"])
-def test_once_with(value): assert has_run("with")
-def test_never_twice(): assert not has_run("never")
-"""
+def test_flaky_test_is_forgiven_once(tmp_path: Path) -> None:
+    """A test that fails now and then: the first run says so and passes, the next one is red."""
+    source = "def test_once(): assert has_run('once'), 'it was early'\ndef test_good(): pass\n"
+    status, output = run(tmp_path, source, "-n", "2")
+    assert (status, "passed both times" in output) == (0, True), output
+    (kept,) = (json.loads(line) for line in (tmp_path / "runs").read_text().splitlines())
+    assert (kept["commit"], kept["trial"]["test"]) == ("c0ffee", TEST)
+    assert "it was early" in kept["trial"]["traceback"]
+
+    (tmp_path / "tests" / "e2e" / "once").unlink()
     status, output = run(tmp_path, source, "-n", "2")
 
-    assert 0 == status, output
-    named = output.partition("passed only when alone: 2 of 2 failed tests\n")[2]
-    assert {"  test_file.py::test_once", "  test_file.py::test_once_with[a::b[c] d]"} == set(
-        named.splitlines()
-    )
+    assert (status, f"within the last {RUNS} runs" in output) == (1, True), output
 
 
-def test_failed_twice(tmp_path: Path) -> None:
-    """What fails twice, or does not run the second time, fails the run."""
+def test_what_fails_again_has_failed(tmp_path: Path) -> None:
+    """So has what is skipped the second time, and what passes alone but not under load."""
     source = """
-def test_always(): assert False
-def test_skipped():
-    if has_run("skipped"): pytest.skip("now")
+import pytest
+def test_once():
+    if has_run("first"): pytest.skip("now")
     assert False
-def test_once(): assert has_run("once")
 """
-    status, output = run(tmp_path, source, "-n", "2")
+    status, output = run(tmp_path, source)
 
-    assert 1 == status, output
-    named, _, failed = output.rpartition("failed twice: 2\n")
-    assert ["  test_file.py::test_once"] == named.splitlines()[-1:]
-    assert ["  test_file.py::test_always", "  test_file.py::test_skipped"] == sorted(
-        failed.splitlines()
-    )
-
-
-def test_process_that_crashed(tmp_path: Path) -> None:
-    """A test that ended its process of pytest-xdist runs again; the others run in another one."""
-    source = """
-def test_crashes():
-    if not has_run("crashed"): os._exit(1)
-def test_after(): has_run("after")
-"""
-    status, output = run(tmp_path, source, "-n", "1")
-
-    assert 0 == status, output
-    assert "passed only when alone: 1 of 1 failed tests\n  test_file.py::test_crashes" in output
-    assert (tmp_path / "after").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "arguments", "expected"),
-    [
-        ("", ["-k", "nothing"], pytest.ExitCode.NO_TESTS_COLLECTED),
-        ("def test_always(): assert False", ["-x"], pytest.ExitCode.TESTS_FAILED),
-        ("raise ValueError('no module')", ["-n", "1"], None),
-        ("", ["--no-such-option"], pytest.ExitCode.USAGE_ERROR),
-    ],
-)
-def test_no_second_try(
-    tmp_path: Path, source: str, arguments: list[str], expected: int | None
-) -> None:
-    """A run that is not whole has no second try, and fails as pytest does."""
-    status, output = run(tmp_path, source, *arguments)
-
-    assert status == expected or (expected is None and status != 0), output
-    assert "again, alone" not in output
-
-
-def test_interrupted(tmp_path: Path) -> None:
-    """After Ctrl-C nothing runs again."""
-    os.mkfifo(tmp_path / "begun")
-    source = """
-def test_always(): assert False
-def test_waits():
-    pathlib.Path(__file__).with_name("begun").write_text("now")
-    import signal
-    signal.pause()
-"""
-    with start(tmp_path, source, "-p", "no:xdist") as process:
-        (tmp_path / "begun").read_text()
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=LIMIT_S)
-
-    assert pytest.ExitCode.INTERRUPTED == process.returncode, output
-    assert "again, alone" not in output
+    assert (status, "failed again" in output) == (1, True), output

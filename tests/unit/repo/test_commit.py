@@ -1,0 +1,27 @@
+"""What is drawn from the commit: the same for it, and something else for the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.tries.commit import choose_marks, choose_seeds, draw
+
+
+def test_seeds_of_a_commit() -> None:
+    """A third is fixed; the rest belongs to the commit and the subject."""
+    one, again = (choose_seeds("shells", 30, after=5, commit="a") for _ in range(2))
+
+    assert one == again
+    assert one[:10] == tuple(range(5, 15)) and len(set(one)) == 30
+    assert not set(one[10:]) & set(choose_seeds("shells", 30, commit="b"))
+    assert not set(one[10:]) & set(choose_seeds("relays", 30, commit="a"))
+
+
+@pytest.mark.parametrize("commit", ["a", "b", "c"])
+def test_every_item_runs_somewhere(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
+    """Each part of a table runs in one tier, and the parts move with the commit."""
+    monkeypatch.setenv("COMMIT", commit)
+    names = ["+".join(m.name for m in choose_marks("programs", at, 6, 2)) for at in range(60)]
+
+    assert {name: names.count(name) for name in names} == {"": 10, "long": 20, "nightly": 30}
+    assert names.index("") == -draw("part of programs", 6, commit) % 6
