@@ -15,6 +15,7 @@ PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
 ARGS ?=
 SEEDS ?= 0:2000
 FAILURES ?=
+STEPS ?=
 
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
 # protoc finds its mypy plugins on PATH.
@@ -63,8 +64,8 @@ test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(PYTEST_TWICE) --budget 840 -m long $(ARGS)
 
 .PHONY: nightly
-nightly: $(STAMP) ## run more of the same, and what takes longest
-	$(PYTEST) -m nightly $(ARGS)
+nightly: $(STAMP) ## run everything: all tests, records, frameworks, versions, an hour of fresh seeds
+	$(BIN)/python tests/support/tries/nightly.py $(STEPS)
 
 # The frameworks of docs/gallery/ are large, and bring versions of other packages: they live apart.
 FRAMEWORKS := $(VENV)-frameworks
@@ -192,10 +193,9 @@ proto-freeze: $(STAMP) ## freeze the contract as it is, if it breaks nothing; at
 
 MAKE_RELEASE = $(BIN)/python release/make_release.py
 .PHONY: release
-release: $(STAMP) ## check, test, build and try a release into dist/; upload nothing
+release: $(STAMP) ## build and try a release into dist/, once make nightly is green; upload nothing
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
 	$(MAKE_RELEASE) ready
-	NO_SECOND_TRY=1 $(MAKE) check test
 	$(MAKE_RELEASE) build
 
 .PHONY: setup
@@ -228,4 +228,4 @@ clean: ## remove caches and build results
 
 .PHONY: distclean
 distclean: clean ## remove .venv too
-	rm -rf $(VENV) $(FRAMEWORKS)
+	rm -rf $(VENV) $(FRAMEWORKS) .nightly

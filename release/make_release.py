@@ -3,9 +3,9 @@
     python release/make_release.py ready    # is this commit one that can be released?
     python release/make_release.py build    # dist/: wheel, sdist, SBOM and checksums
 
-`make release` runs both, with the checks and the tests in between. Nothing is uploaded, tagged or
-pushed: the last lines say how. The same commit gives the same bytes on any day and machine that
-has the pinned tools.
+`make release` runs both. The tests have run before: a commit is ready once `make nightly` has
+passed at it. Nothing is uploaded, tagged or pushed: the last lines say how. The same commit gives
+the same bytes on any day and machine that has the pinned tools.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ def next_steps(release: tree.Release, files: list[Path]) -> str:
     tag = f"v{release.version}"
     return (
         f"nothing has been uploaded. To release {release.version}:\n"
-        f"  make test-long\n"
         f"  git tag -a {tag} -m 'Rallypoint {release.version}' {release.commit[:12]}\n"
         f"  git push origin {tag}\n"
         f"  python -m twine upload {names}\n"
@@ -70,6 +69,8 @@ def main() -> int:
     repository = chosen.repository.resolve()
     try:
         release = tree.check(repository)
+        if chosen.command == "ready":
+            tree.check_nightly(repository, release.commit)
         _say(f"rallypoint {release.version} can be released from {release.commit[:12]}")
         if chosen.command == "build":
             files = build(repository, release, repository / "dist")

@@ -7,6 +7,7 @@ release is compared with this one.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from steps.commands import NotReleased, run
 
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 FROZEN = Path("proto") / "v1.binpb"
+STAMP = Path(".nightly") / "stamp.json"
+"""What `make nightly` leaves: the commit that it ran at, and whether everything passed."""
 
 
 @dataclass(frozen=True)
@@ -112,3 +115,17 @@ def check_frozen(repository: Path) -> None:
         run([buf, "build", "proto", "--exclude-source-info", "-o", str(fresh)], repository)
         if fresh.read_bytes() != (repository / FROZEN).read_bytes():
             raise NotReleased(f"{FROZEN} is not this contract: run make proto-freeze and commit it")
+
+
+def check_nightly(repository: Path, commit: str) -> None:
+    """Refuse a commit at which `make nightly` has not passed.
+
+    Raises:
+        NotReleased: it has not run to its end at this commit, or something has failed.
+    """
+    path = repository / STAMP
+    stamp = json.loads(path.read_text()) if path.exists() else {}
+    if stamp.get("commit") != commit:
+        raise NotReleased("make nightly has not run at this commit: run it first")
+    if not stamp["is_green"]:
+        raise NotReleased(f"make nightly has not passed at this commit: {STAMP} has its steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -26,6 +27,17 @@ def git(repository: Path, *words: str) -> None:
 def commit(repository: Path) -> None:
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", "A change")
+    write_stamp(repository, is_green=True)
+
+
+def write_stamp(repository: Path, *, is_green: bool) -> None:
+    """Leave what `make nightly` leaves at the commit that is checked out."""
+    folder = repository / ".nightly"
+    folder.mkdir(exist_ok=True)
+    command = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True)
+    stamp = {"commit": head.stdout.strip(), "is_green": is_green, "steps": []}
+    (folder / "stamp.json").write_text(json.dumps(stamp))
 
 
 def freeze(repository: Path) -> None:
@@ -40,6 +52,7 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "proto" / "a.proto").write_text(CONTRACT)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1.2.3"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    (tmp_path / ".gitignore").write_text("/.nightly/\n")
     git(tmp_path, "init", "--quiet")
     freeze(tmp_path)
     commit(tmp_path)
@@ -76,6 +89,22 @@ def leave_tag(repository: Path) -> None:
     git(repository, "tag", "v1.2.3")
     (repository / "more.txt").write_text("one more commit")
     commit(repository)
+
+
+def leave_failed_night(repository: Path) -> None:
+    write_stamp(repository, is_green=False)
+
+
+def leave_old_night(repository: Path) -> None:
+    stamp = repository / ".nightly" / "stamp.json"
+    text = stamp.read_text()
+    (repository / "more.txt").write_text("one more commit")
+    commit(repository)
+    stamp.write_text(text)
+
+
+def leave_no_night(repository: Path) -> None:
+    (repository / ".nightly" / "stamp.json").unlink()
 
 
 def change(name: str, old: str, new: str) -> Callable[[Path], None]:
@@ -120,10 +149,16 @@ def change(name: str, old: str, new: str) -> Callable[[Path], None]:
             change("proto/a.proto", "bool b = 1;", "bool b = 1;\n  bool c = 2;"),
             "proto/v1.binpb is not this contract: run make proto-freeze and commit it",
         ),
+        (leave_no_night, "make nightly has not run at this commit: run it first"),
+        (leave_old_night, "make nightly has not run at this commit: run it first"),
+        (
+            leave_failed_night,
+            "make nightly has not passed at this commit: .nightly/stamp.json has its steps",
+        ),
     ],
     ids=[
         *("changed tree", "tag", "version", "no section", "no date", "no entries"),
-        *("unreleased", "contract"),
+        *("unreleased", "contract", "no night", "old night", "failed night"),
     ],
 )
 def test_commit_that_is_not_ready(
