@@ -17,6 +17,7 @@ from support.tries.commit import find_commit
 
 RUNS = 20
 """How long a second try is remembered, in runs."""
+FAILED_MAX = 20
 _KEPT = 200
 _ROOT = Path(__file__).parents[3]
 
@@ -47,15 +48,24 @@ class Run:
     load: float
     """Processes that wanted a processor, on average of a minute."""
     trial: Trial | None = None
+    failed: tuple[str, ...] = ()
+    """The first tests that failed, `FAILED_MAX` at most."""
 
     @classmethod
     def now(
-        cls, arguments: Sequence[str], status: int, seconds: float, load: float, trial: Trial | None
+        cls,
+        arguments: Sequence[str],
+        status: int,
+        seconds: float,
+        load: float,
+        trial: Trial | None,
+        failed: Sequence[str] = (),
     ) -> Run:
         """Return a run that has just ended."""
         date = time.strftime("%Y-%m-%d %H:%M:%S")
         rounded = round(seconds, 1), round(load, 2)
-        return cls(date, find_commit(), tuple(arguments), status, *rounded, trial)
+        first = tuple(failed[:FAILED_MAX])
+        return cls(date, find_commit(), tuple(arguments), status, *rounded, trial, first)
 
 
 def record_path() -> Path:
@@ -72,6 +82,7 @@ def read_runs(path: Path) -> list[Run]:
         values = json.loads(line)
         trial = values.pop("trial")
         values["arguments"] = tuple(values["arguments"])
+        values["failed"] = tuple(values["failed"])
         runs.append(Run(**values, trial=Trial(**trial) if trial else None))
     return runs
 

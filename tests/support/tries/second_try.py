@@ -162,7 +162,8 @@ def run_all(arguments: list[str]) -> int:
         print(f"second try: {test} {verdict}; {path} has its traceback")
     elif outcomes.failed:
         print(f"no second try: {why}")
-    write_run(path, Run.now(arguments, status, time.monotonic() - begun, load, trial))
+    took, failed = time.monotonic() - begun, list(outcomes.failed)
+    write_run(path, Run.now(arguments, status, took, load, trial, failed))
     return status
 
 

@@ -122,6 +122,8 @@ def test_flaky_test_is_forgiven_once(tmp_path: Path) -> None:
     status, output = run(tmp_path, source, "-n", "2")
 
     assert (status, f"within the last {RUNS} runs" in output) == (1, True), output
+    last = json.loads((tmp_path / "runs").read_text().splitlines()[-1])
+    assert (last["status"], last["failed"], last["trial"]) == (1, [TEST], None)
 
 
 def test_what_fails_again_has_failed(tmp_path: Path) -> None:
