@@ -25,7 +25,6 @@ HERE = Path(__file__).parent
 FIRST = (
     "tests/e2e/slurm/",
     "tests/e2e/durable/test_coordinator_crash.py",
-    "tests/e2e/sharing/test_languages.py",
     "tests/e2e/release/",
     "tests/docs/test_commands.py::test_commands_run_as_printed[install.md:",
     "tests/sim/test_explore.py::test_small_world_is_safe_in_every_order[workers ",
@@ -38,7 +37,6 @@ TOGETHER = (
     "tests/unit/",
     "tests/e2e/launching/test_examples.py",
     "tests/e2e/launching/test_torchrun_names.py",
-    "tests/e2e/sharing/test_languages.py",
     "tests/e2e/slurm/",
 )
 """Files that stay whole: their tests take milliseconds, or share what is made once a module."""
@@ -82,7 +80,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Of the long tests, what stays whole would take longest at the end, with nothing beside it.
     is_shared = hasattr(config, "workerinput")  # alone, the tests of a module stay together
-    is_long_run = config.getoption("markexpr") == "long"
+    is_long_run = config.getoption("markexpr").startswith("long")
     folders = [item.path.relative_to(HERE).parts[0] for item in items]
     sizes, seen = Counter(folders), Counter[str]()
     places: dict[str, tuple[bool, int, bool, float]] = {}

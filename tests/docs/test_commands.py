@@ -50,15 +50,16 @@ WHOLE_FILES = ("bash", "ini")
 def session_parameters() -> list[object]:
     """Return a parameter for every session, the long ones marked."""
     return [
-        pytest.param(
-            session,
-            id=session.blocks[0].name,
-            marks=[pytest.mark.long, pytest.mark.timeout(LONG_LIMIT_S)]
-            if "long" in session.options
-            else [],
-        )
+        pytest.param(session, id=session.blocks[0].name, marks=find_marks(session))
         for session in find_sessions()
     ]
+
+
+def find_marks(session: Session) -> list[pytest.MarkDecorator]:
+    """Return when a session runs, and its limit if that is not the usual one."""
+    marks = {"long": pytest.mark.long, "nightly": pytest.mark.nightly}
+    found = [mark for word, mark in marks.items() if word in session.options]
+    return [*found, pytest.mark.timeout(LONG_LIMIT_S)] if found else []
 
 
 def prepare_folder(session: Session, folder: Path) -> Path:
@@ -111,7 +112,7 @@ def test_commands_run_as_printed(session: Session, tmp_path: Path) -> None:
         env = prepare_env(session, world)
         ports = {printed: world.ports.reserve() for printed in PORTS}
         shell = Shell(env, prepare_folder(session, tmp_path))
-        limit_s = LONG_LIMIT_S if "long" in session.options else LIMIT_S
+        limit_s = LONG_LIMIT_S if find_marks(session) else LIMIT_S
         try:
             expected: list[str] = []
             for block in session.blocks:

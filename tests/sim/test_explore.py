@@ -8,7 +8,7 @@ from sim.explore import describe
 from sim.seeds.bugs import BUGS, planted
 from sim.small.search import Search
 from sim.small.small import Bounds, Mishap
-from support.tries.commit import choose_marks
+from support.tries.commit import choose_long, choose_marks
 
 WHOLE = {
     "one node, one mishap": Bounds(nodes=1, min_nodes=1, depth=60, is_running=True),
@@ -172,16 +172,16 @@ def find_hunt_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.long,) if name in LONG_HUNTS else choose_marks("hunts", at, 6, 5)
 
 
-def find_marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a world is explored."""
+def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return when a world is explored: with the long tests, every other of the large ones."""
     if name.endswith(DEEPER):
         return (pytest.mark.nightly,)
-    return (pytest.mark.long,) if name in LARGE else ()
+    return (choose_long("worlds", at, 2),) if name in LARGE else ()
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=find_marks(name)) for name in WHOLE],
+    [pytest.param(name, marks=find_marks(at, name)) for at, name in enumerate(WHOLE)],
 )
 def test_small_world_is_safe_in_every_order(name: str) -> None:
     """No order of messages and no instant of a mishap breaks a rule or leaves an agent waiting."""

@@ -47,7 +47,7 @@ def test_joins_a_round_with_python_agents(world: World, client: Client) -> None:
     assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_its_worker_passes_a_barrier_with_python_workers(world: World, client: Client) -> None:
     """The token in the environment of its workers is that of the round."""
     script = str(WORKERS / "meeting.py")
@@ -61,7 +61,7 @@ def test_its_worker_passes_a_barrier_with_python_workers(world: World, client: C
     assert [agent.stdout().splitlines()[:2] for agent in agents] == [sent, sent]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_reports_a_failure_and_is_restarted(world: World, client: Client) -> None:
     """The verdict has the exit code and the last words of its worker; all workers restart."""
     python = world.agent("a", "--max-restarts=1", nnodes="2")
@@ -110,7 +110,7 @@ def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
     assert [agent.wait() for agent in agents] == [0, 0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_is_drained(world: World, client: Client) -> None:
     """Its worker finds the notice and leaves; the agent exits 0, the job continues without it."""
     python = world.agent("a", nnodes="1:2")
@@ -136,7 +136,7 @@ def test_is_drained(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_drain_ends_after_its_time(world: World, client: Client) -> None:
     """A worker that does not look for the notice is stopped when the time of the drain is over."""
     python = world.agent("a", nnodes="1:2")
@@ -153,7 +153,7 @@ def test_drain_ends_after_its_time(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_spare_is_released(world: World, client: Client) -> None:
     """A node without a place in the round leaves at once when an operator drains it."""
     python = world.agent("a", nnodes="1")
@@ -168,7 +168,7 @@ def test_spare_is_released(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_its_workers_learn_of_the_drain_of_another_node(world: World, client: Client) -> None:
     """A notice of the coordinator is in the file of the round, and gone in the next."""
     nodejs = client.join(world, "b", nnodes="1:2")
@@ -200,7 +200,7 @@ def test_logs_a_wait_once(world: World, client: Client) -> None:
     assert len(waits) == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_leaves_after_sigterm(world: World, client: Client) -> None:
     """It stops its workers and exits with 143; the job continues without it."""
     python = world.agent("a", nnodes="1:2")

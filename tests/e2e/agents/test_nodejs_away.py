@@ -13,7 +13,7 @@ from support.processes.jobs import is_started, pids
 from support.processes.world import NEW, World
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client) -> None:
     """Round and pids stay the same; what comes later is reported to the new coordinator."""
     port = world.ports.reserve()
@@ -39,7 +39,7 @@ def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client
     assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
     """It connects again in time, and a report that the break has swallowed arrives once."""
     python = world.agent("a", "--max-restarts=1", nnodes="2")
@@ -89,7 +89,7 @@ def test_every_restart_is_charged_once_while_connections_break(
         assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_failure_without_a_coordinator_is_reported_later(world: World, client: Client) -> None:
     """The Hello to the next coordinator has the exit; the failure is charged once."""
     port = world.ports.reserve()

@@ -64,7 +64,7 @@ def test_watches_a_job_until_it_ends(world: World, client: Client) -> None:
     assert [row[2] for row in (rows[0], rows[-1])] == ["running", "succeeded"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restarts_resizes_and_cancels(world: World, client: Client) -> None:
     """A restart charges nothing; after a cancellation the agent stops its workers and exits 94."""
     nodejs = client.join(world, "b", nnodes="1")
@@ -83,7 +83,7 @@ def test_restarts_resizes_and_cancels(world: World, client: Client) -> None:
     assert again.pid not in world.marked()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_creates_a_job_for_its_agents_and_deletes_it(world: World, client: Client) -> None:
     """An agent with another specification is refused; a deletion waits for nothing but the end."""
     spec = {**PROMPT_SPEC, "minNodes": 1, "maxNodes": 1, "maxRestarts": 2}
@@ -143,7 +143,7 @@ def test_shows_the_coordinator(world: World, client: Client) -> None:
     assert (shown["helloWithin"], shown["reconnectWithin"]) == ("10s", "0.5s")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_cordons(world: World, client: Client) -> None:
     """It says so if no node of that name is connected."""
     python = world.agent("a")

@@ -132,7 +132,7 @@ def told(event: Event) -> Event:
 
 
 @pytest.mark.parametrize(
-    ("restarts", "cuts"), [(2, 6), pytest.param(10, 100, marks=pytest.mark.long)]
+    ("restarts", "cuts"), [(2, 6), pytest.param(10, 100, marks=pytest.mark.nightly)]
 )
 def test_every_event_is_read_once(world: World, restarts: int, cuts: int) -> None:
     """Over all connections; and the end of a coordinator's memory is reported, once each."""

@@ -25,6 +25,7 @@ from support.deploy.manifests import EXAMPLES, REPOSITORY, Pod, find_manifests, 
 from support.deploy.pods import PodProcess, localize, replace
 from support.processes.jobs import Jobs, is_started, node
 from support.processes.world import World
+from support.tries.commit import choose_long
 
 HEALTHCHECK = EXAMPLES / "docker" / "healthcheck.py"
 LIMIT_S = 120
@@ -82,9 +83,14 @@ def start_coordinator(world: World, pod: Pod, files: Mapping[str, str]) -> str:
     return port
 
 
-@pytest.mark.long
 @needs_namespaces
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=choose_long("pods", at, len(PAIRS)))
+        for at, kind in enumerate(PAIRS)
+    ],
+)
 def test_pods_of_a_job(pod_world: World, kind: str) -> None:
     """Four pods are one job; deleting one drains its node, which is not charged; its successor is
     the same node; all pods succeed.
@@ -121,7 +127,7 @@ def drains(job: job_pb2.Job) -> bool:
     return job.waiting.kind == job_pb2.WAIT_KIND_DRAIN
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @needs_namespaces
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
 def test_secure_pods(pod_world: World) -> None:

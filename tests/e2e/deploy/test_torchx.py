@@ -14,8 +14,8 @@ from support.processes.world import OBEDIENT, World
 LIMIT_S = 120
 
 pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(find_spec("torchx") is None, reason="torchx: make test-long installs it"),
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("torchx") is None, reason="torchx: make nightly installs it"),
 ]
 
 

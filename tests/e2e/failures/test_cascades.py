@@ -13,7 +13,7 @@ from support.processes.world import WORKERS, World
 VERDICTS = Path(__file__).parents[3] / "benchmarks" / "verdicts.py"
 
 
-@pytest.mark.long
+@pytest.mark.nightly  # each kind has its own tests, on the core and below
 def test_small_run_of_the_benchmark(world: World) -> None:
     """The culprit is found whether its victims fail after it or before it."""
     path = world.folder / "verdicts.json"

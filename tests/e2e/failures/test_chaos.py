@@ -89,17 +89,17 @@ def find_standbys(world: World, agents: set[int]) -> set[int]:
     return helpers | {pid for pid in parents if parents[pid] in helpers and is_standby(pid)}
 
 
-LONG = pytest.mark.long
+MORE = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     ("seed", "flags"),
     [
         (1, ()),
-        pytest.param(2, (), marks=LONG),
-        pytest.param(3, (), marks=LONG),
-        pytest.param(1, ("--warm=json",), marks=LONG),
-        pytest.param(2, ("--warm=auto",), marks=LONG),
+        pytest.param(2, (), marks=MORE),
+        pytest.param(3, (), marks=MORE),
+        pytest.param(1, ("--warm=json",), marks=MORE),
+        pytest.param(2, ("--warm=auto",), marks=MORE),
     ],
 )
 def test_job_survives_the_death_of_workers_and_agents(
@@ -115,7 +115,7 @@ def test_job_survives_the_death_of_workers_and_agents(
     chaos.check()
 
 
-@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=LONG)])
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=MORE)])
 def test_job_survives_the_death_of_everything(world: World, seed: int) -> None:
     """The coordinator is killed too, among the others and as the last."""
     port = world.ports.reserve()

@@ -125,7 +125,7 @@ def check_rounds(started: list[Worker]) -> tuple[int, int]:
     return kept, moved
 
 
-@pytest.mark.long  # tests/unit/server/core/rounds/test_churn.py has more failures, on the core
+@pytest.mark.nightly  # tests/unit/server/core/rounds/test_churn.py has more failures, on the core
 @pytest.mark.parametrize("seed", [1])
 def test_ranks_stay_while_spares_last(world: World, seed: int) -> None:
     """Every rank exists once, the restart count is common, and survivors keep their ranks."""

@@ -32,7 +32,7 @@ SITES = {
     "no default route": Site((FABRIC,), HEAD, HEAD),
     "IPv6 only": Site((FABRIC_6,), FABRIC_6.address(1), FABRIC_6.address(1)),
 }
-WORKER = """
+WITH_TORCH = """
 import os
 from datetime import timedelta
 
@@ -45,8 +45,33 @@ dist.all_reduce(total)
 print("met at", os.environ["MASTER_ADDR"], "total", int(total), flush=True)
 dist.destroy_process_group()
 """
+WORKER = """
+import os
+import socket
 
-pytestmark = pytest.mark.long  # three workers import torch
+host, port, size = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+if os.environ["RANK"] == "0":
+    # As the store of torch does: on all addresses, IPv6 ones and IPv4 ones.
+    at, family = ("::", int(port)), socket.AF_INET6
+    with socket.create_server(at, family=family, dualstack_ipv6=True) as store:
+        guests = [store.accept()[0] for _ in range(int(size) - 1)]
+    for guest in guests:
+        guest.sendall(size.encode())
+        guest.close()
+    total = size
+else:
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=60) as guest:
+                total = guest.recv(9).decode()
+            break
+        except ConnectionRefusedError:
+            pass  # rank 0 is not there yet
+print("met at", host, "total", total, flush=True)
+"""
+"""Meets the others as torch's store does, which takes seconds to import."""
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(params=SITES)
@@ -54,14 +79,24 @@ def site(request: pytest.FixtureRequest) -> Site:
     return SITES[request.param]
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(WORKER, id="sockets"),
+        pytest.param(WITH_TORCH, id="torch", marks=pytest.mark.nightly),
+    ]
+)
+def script(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def agents(site: Site, tmp_path: Path) -> Iterator[list[Command]]:
+def agents(site: Site, script: str, tmp_path: Path) -> Iterator[list[Command]]:
     """Torchrun's command line on three machines; gloo uses the fast network."""
     try:
         machines = Machines(site, NODES)
     except NotPermitted as why:
         pytest.skip(str(why))
-    (tmp_path / "train.py").write_text(WORKER)
+    (tmp_path / "train.py").write_text(script)
     variables = {**PROMPT, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": f"eth{len(site.lans) - 1}"}
     words = (NODE_AGENT, f"--nnodes={NODES}", "--rdzv-endpoint=node1:29400", "train.py")
     with (

@@ -2,9 +2,9 @@
 
 Every scenario runs through node-agent with nothing added and nothing started before. What torchrun
 does was recorded, see `support/torchrun/records.py`; `make test-records` runs torchrun itself for
-each record and compares, the long tests for one in twenty. One check serves both, so what
-torchrun does is measured and not remembered; where the two differ on purpose, the scenario names
-both values and the reason.
+each record and compares, the long tests for one that is drawn from the commit. One check serves
+both, so what torchrun does is measured and not remembered; where the two differ on purpose, the
+scenario names both values and the reason.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pytest
 from support.scenarios import SCENARIOS, launch
 from support.torchrun import records
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
-from support.tries.commit import choose_marks
+from support.tries.commit import choose_marks, draw
 
 NAMES = [scenario.name for scenario in SCENARIOS]
-SAMPLE = 20
-"""One of so many records is checked by each run of the long tests. A record is stale with another
-version of torch and with another digest of its scenario, so the others would find the same."""
+SAMPLE = draw("records of torchrun", len(SCENARIOS))
+"""The record that the long tests check. A record is stale with another version of torch and with
+another digest of its scenario, so the others would find the same."""
 LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unknown")
 """The agent imports torch to count GPUs. `workers_auto` stays with the other tests."""
 
@@ -55,7 +55,7 @@ def test_scenario(scenario: Scenario, launcher: Launcher, tmp_path: Path) -> Non
         pytest.param(
             *(scenario,),
             id=scenario.name,
-            marks=pytest.mark.records if at % SAMPLE else pytest.mark.long,
+            marks=pytest.mark.long if at == SAMPLE else pytest.mark.records,
         )
         for at, scenario in enumerate(SCENARIOS)
     ],

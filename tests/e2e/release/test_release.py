@@ -20,11 +20,11 @@ TOOLS = ("twine", "check_wheel_contents", "cyclonedx_py")
 ENTRY = "## [{version}] - 2026-11-23\n\n"
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.nightly,
     pytest.mark.timeout(2 * LIMIT_S),
     pytest.mark.skipif(
         any(find_spec(name) is None for name in TOOLS),
-        reason="the group `release` is not installed: make test-long does it",
+        reason="the group `release` is not installed: make nightly does it",
     ),
 ]
 

@@ -24,7 +24,7 @@ from support.processes.world import NEW, WORKERS, World
 
 GO_LIMIT_S = 600
 """For a test that has to build the example first."""
-GO_MARKS = (pytest.mark.long, pytest.mark.timeout(GO_LIMIT_S))
+GO_MARKS = (pytest.mark.nightly, pytest.mark.timeout(GO_LIMIT_S))
 LANGUAGES = ("nodejs", pytest.param("go", marks=GO_MARKS))
 GO = SCRIPTS / "go"
 OF_WORKER = ("RANK", "WORLD_SIZE", "RALLYPOINT_")
@@ -267,7 +267,7 @@ def test_readme_runs_as_printed(world: World, tmp_path: Path, example: Example) 
     assert example.run
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(GO_LIMIT_S)
 def test_go_is_vetted(go: Example) -> None:
     """The example in Go is formatted, and go's own checks find nothing."""

@@ -16,7 +16,7 @@ from support.slurm.jobs import Job, submit
 
 # One cluster at a time, because Slurm names the control groups of its jobs by their numbers: so
 # tests/conftest.py gives this file to one process.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 MUCH = "--steps=100000"
 """Steps of a job that does not end by itself."""
@@ -58,6 +58,7 @@ def finish(world: World, job: Job, state: str, code: str) -> None:
     assert {path.name for path in (world.folder / "state" / "rallypoint").iterdir()} <= {FOLDER}
 
 
+@pytest.mark.nightly
 def test_fixed_job_runs(cluster: Cluster, world: World) -> None:
     """The agents start a coordinator on the first node, which ends with the job."""
     job = submit(cluster, world, "fixed.sbatch", "train.py", "--steps=30")
@@ -67,6 +68,7 @@ def test_fixed_job_runs(cluster: Cluster, world: World) -> None:
     assert sum("coordinator_started" in line for line in job.output.stdout().split("\n")) == 1
 
 
+@pytest.mark.nightly
 def test_lost_node_of_a_fixed_job(cluster: Cluster, world: World) -> None:
     """Slurm queues the whole job again, and it continues on other nodes."""
     job = submit(cluster, world, "fixed.sbatch", "train.py", "--steps=60")
@@ -80,6 +82,7 @@ def test_lost_node_of_a_fixed_job(cluster: Cluster, world: World) -> None:
     assert job.fields()["NodeList"] == "n[1,3]"
 
 
+@pytest.mark.long
 def test_lost_node_of_an_elastic_job(cluster: Cluster, world: World) -> None:
     """The others continue without it, from the last checkpoint, and the job succeeds."""
     job = submit(cluster, world, "elastic.sbatch", "train.py", "--steps=60")
@@ -92,6 +95,7 @@ def test_lost_node_of_an_elastic_job(cluster: Cluster, world: World) -> None:
     assert job.fields()["Restarts"] == "0"
 
 
+@pytest.mark.nightly
 def test_requeue_until_a_worker_forbids_it(cluster: Cluster, world: World) -> None:
     """Exit code 1 queues the job again; exit code 3 becomes 93, and the job stays failed."""
     program = ("--no-python", "bash", "-c", "exit $((SLURM_RESTART_COUNT == 1 ? 3 : 1))")
@@ -103,6 +107,7 @@ def test_requeue_until_a_worker_forbids_it(cluster: Cluster, world: World) -> No
     assert job.fields()["Restarts"] == "1"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cause", ["preemption", "time limit"])
 def test_drain_and_continue(cluster: Cluster, world: World, cause: str) -> None:
     """The workers save their work at once, and the job continues from there."""
@@ -127,6 +132,7 @@ def test_drain_and_continue(cluster: Cluster, world: World, cause: str) -> None:
     assert world.left(spared=[job.output.pid]) == []
 
 
+@pytest.mark.nightly
 def test_scancel(cluster: Cluster, world: World) -> None:
     """Everything of the job ends, its coordinator too."""
     job = submit(cluster, world, "fixed.sbatch", "train.py", MUCH)

@@ -31,6 +31,7 @@ def exit_all(workers: list[Worker]) -> None:
         worker.tell("exit", "0")
 
 
+@pytest.mark.nightly
 def test_one_node(world: World) -> None:
     """Workers get torch's variables, and ours; the coordinator knows the outcome."""
     launcher = torchrun(world, "a", nproc=2)
@@ -47,6 +48,7 @@ def test_one_node(world: World) -> None:
     assert "Traceback" not in launcher.stderr()
 
 
+@pytest.mark.nightly
 def test_two_nodes(world: World) -> None:
     """Both form one round; the coordinator shows them while they run."""
     nodes, workers = start_two(world)
@@ -60,6 +62,7 @@ def test_two_nodes(world: World) -> None:
     assert world.jobs.get(world.job_id).outcome == job_pb2.OUTCOME_SUCCEEDED
 
 
+@pytest.mark.nightly
 def test_node_that_waits(world: World) -> None:
     """Its log and the coordinator say what it waits for; SIGTERM ends it at once."""
     launcher = torchrun(world, "a", nnodes="2")
@@ -111,6 +114,7 @@ def test_lost_node_of_rank_0(world: World) -> None:
     assert again.restart_count == 0, "a restart that torchrun does not count"
 
 
+@pytest.mark.nightly
 def test_node_that_gets_a_signal(world: World) -> None:
     """It leaves; the other one restarts without it."""
     nodes, workers = start_two(world, nnodes="1:2")
@@ -123,6 +127,7 @@ def test_node_that_gets_a_signal(world: World) -> None:
     assert f"node {workers[0].node} left" in nodes[1].stderr()
 
 
+@pytest.mark.nightly
 def test_growth(world: World) -> None:
     """A second node joins a running job; a third one is a spare that exits with 0."""
     first = torchrun(world, "a", nnodes="1:2", conf=SOON.replace("=20", "=0"))

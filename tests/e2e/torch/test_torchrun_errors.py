@@ -10,6 +10,7 @@ from support.torchrun.plugin import TORCHRUN, torchrun
 pytestmark = pytest.mark.long  # torchrun imports torch, which takes seconds
 
 
+@pytest.mark.nightly
 def test_wrong_endpoint(world: World) -> None:
     """It gives up after `read_timeout`, and says what to do."""
     world.target = "127.0.0.1:1"
@@ -21,6 +22,7 @@ def test_wrong_endpoint(world: World) -> None:
     assert "check --rdzv-endpoint" in last
 
 
+@pytest.mark.nightly
 def test_too_few_nodes(world: World) -> None:
     """It gives up after `join_timeout`, and says how many were missing."""
     launcher = torchrun(world, "a", nnodes="2", conf="join_timeout=1")
@@ -41,6 +43,7 @@ def test_other_parameters(world: World) -> None:
     assert "--nnodes is 2:2 there and 2:3 here" in second.stderr()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("flags", "text"),
     [

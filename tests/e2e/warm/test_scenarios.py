@@ -13,7 +13,7 @@ import pytest
 
 from support.scenarios import SCENARIOS
 from support.torchrun.launchers import Launcher, Scenario, run_scenario
-from support.tries.commit import choose_marks
+from support.tries.commit import choose_long
 
 PROMPT_AGENT = str(Path(__file__).parents[2] / "support" / "warm" / "prompt_agent.py")
 WARM = (sys.executable, PROMPT_AGENT, "--warm=json,logging")
@@ -31,8 +31,9 @@ POSSIBLE = [
 
 def find_mark(at: int, scenario: Scenario) -> pytest.MarkDecorator:
     """Return when a scenario runs: those with restarts with each run of the long tests."""
-    is_chosen = not choose_marks("warm scenarios", at, PARTS, 0)
-    return pytest.mark.long if is_chosen or scenario.name in RESTARTS else pytest.mark.nightly
+    if scenario.name in RESTARTS:
+        return pytest.mark.long
+    return choose_long("warm scenarios", at, PARTS)
 
 
 @pytest.mark.parametrize(

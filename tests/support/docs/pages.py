@@ -22,7 +22,7 @@ NEEDS = "needs "
 """Before the name of a package: the session runs where it is installed."""
 AT_REST = "at rest"
 """The block runs once every process of the blocks before it has ended."""
-WORDS = ("long", "continued", AT_REST, *PLACES)
+WORDS = ("long", "nightly", "continued", AT_REST, *PLACES)
 """What `<!-- test: … -->` may say, separated by commas."""
 
 

@@ -79,7 +79,7 @@ def _require_nodejs() -> None:
 
 def prepare_go(folder: Path) -> Example:
     """Copy the example into a folder, and build it."""
-    assert (SCRIPTS / "go").exists(), "the long tests need go: make test-long installs it"
+    assert (SCRIPTS / "go").exists(), "the nightly tests need go: make nightly installs it"
     env = {
         **_env(),
         "CGO_ENABLED": "0",  # no C compiler is needed

@@ -75,3 +75,17 @@ def choose_marks(subject: str, at: int, parts: int, long: int) -> tuple[pytest.M
     if part == 0:
         return ()
     return (pytest.mark.long if part <= long else pytest.mark.nightly,)
+
+
+def choose_long(subject: str, at: int, parts: int) -> pytest.MarkDecorator:
+    """Return the mark of an item of a table of which no part runs with `make test`.
+
+    One of so many runs with `make test-long`, another one for each commit; the others are nightly.
+
+    Args:
+        subject: What the table is about.
+        at: The place of the item in the table, from 0 on.
+        parts: How many parts there are, from 1 on.
+    """
+    is_long = not choose_marks(subject, at, parts, 0)
+    return pytest.mark.long if is_long else pytest.mark.nightly

@@ -110,7 +110,9 @@ def make(*targets: str) -> Step:
 
 
 def run_nightly_tests(shell: Shell) -> str:
-    """Run the tests that run at no other time."""
+    """Run the tests that run at no other time, with what only they need."""
+    groups = ("--group=go", "--group=release", "--group=torchx")
+    shell.run(sys.executable, *"-m pip install --quiet -c".split(), str(PINS), *groups)
     shell.run(sys.executable, "-m", "pytest", "-n", JOBS, "-m", "nightly")
     return ""
 

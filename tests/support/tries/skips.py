@@ -17,7 +17,7 @@ EVERYWHERE = (
     r"tests/unit/server/shell/test_refused\.py has the refusals of sessions",
     r"a worker for each processor, and the record has another number of processors",
     r".* not installed: make test-frameworks",
-    r"torchx: make test-long installs it",
+    r"torchx: make nightly installs it",
     r"no freezer cgroup of version 1 here: Slurm's signals reach workers too",
     r"no systemd-analyze here: install systemd",
     r"needs kubectl",

@@ -183,7 +183,7 @@ def test_no_envelope_of_many_breaks_the_core(history: list[Step]) -> None:
     check_history(history)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_unchecked_messages_break_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ranges of the contract, the same histories break an invariant, or a step."""
     for module in (hello, reports):

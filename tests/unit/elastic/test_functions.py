@@ -159,7 +159,7 @@ async def test_large_arguments_and_values(method: str, tmp_path: Path) -> None:
     assert (len(value), value[-1:]) == (size, b"x")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @every_method
 async def test_value_of_a_gibibyte(method: str, tmp_path: Path) -> None:
     """1 GiB comes back from one of two workers, and little from the other."""

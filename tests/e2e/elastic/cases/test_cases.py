@@ -18,6 +18,7 @@ from support.elastic.program import api, launchers
 from support.elastic.program.case import CASES, Case
 from support.elastic.runs import run_case
 from support.processes.world import World
+from support.tries.commit import choose_long, draw
 
 QUICK = (
     *("nothing_is_returned", "values_of_many_types", "arguments_of_all_kinds"),
@@ -31,13 +32,19 @@ QUICK = (
 """Cases that launch something and still run with `make test`: one or two of each kind."""
 
 
-def case_parameter(case: Case) -> object:
+PARTS = 3
+"""One of so many others runs with `make test-long`."""
+
+
+def case_parameter(at: int, case: Case) -> object:
     """Return the parameter for a case; those that launch nothing are all quick."""
     is_quick = case.name in QUICK or case.run.__module__ == launchers.__name__
-    return pytest.param(case, marks=() if is_quick else pytest.mark.long, id=case.name)
+    return pytest.param(
+        case, marks=() if is_quick else choose_long("cases", at, PARTS), id=case.name
+    )
 
 
-@pytest.mark.parametrize("case", [case_parameter(case) for case in CASES.values()])
+@pytest.mark.parametrize("case", [case_parameter(*one) for one in enumerate(CASES.values())])
 def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     """Every value that a program can see is the same, but for the differences that are listed."""
     expected = records.load(case)
@@ -49,16 +56,16 @@ def test_same_as_with_torch(case: Case, world: World, tmp_path: Path) -> None:
     assert [one for one in listed if not any(map(one.covers, found))] == [], "not so any more"
 
 
-SAMPLE = 20
-"""One of so many records is checked by each run of the long tests; `make test-records` checks all,
-which takes half an hour of a processor."""
+SAMPLE = draw("records of torch", len(CASES))
+"""The record that the long tests check; `make test-records` checks all, which takes half an hour of
+a processor. A record is stale with another version of torch, and with another text of its case."""
 
 
 @pytest.mark.parametrize(
     "case",
     [
         pytest.param(
-            case, id=case.name, marks=pytest.mark.records if at % SAMPLE else pytest.mark.long
+            case, id=case.name, marks=pytest.mark.long if at == SAMPLE else pytest.mark.records
         )
         for at, case in enumerate(CASES.values())
     ],

@@ -1,7 +1,7 @@
 """Subclasses of torch's agents run unchanged after their imports are changed.
 
 The programs in tests/support/elastic/subclasses are written for torch. Each runs with torch as it
-is (long), and with ours after one substitution. What is expected is the same for both.
+is (`make test-records`), and with ours after one substitution. Both do the same.
 """
 
 from __future__ import annotations
@@ -118,13 +118,20 @@ LONG = ("unhealthy", "unhealthy for good")
 """Not in `make test`, which has a restart and a failure already."""
 
 
+def find_marks(which: str, scenario: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return when a program runs. What torch does changes with its version only."""
+    if which == api.TORCH:
+        return (pytest.mark.records,)
+    return (pytest.mark.long,) if scenario in LONG else ()
+
+
 @pytest.mark.parametrize(
     ("program", "scenario", "expected", "which"),
     [
         pytest.param(
             *(name, scenario, {**common, **special}, which),
             id=f"{name}-{scenario}-{which}",
-            marks=pytest.mark.long if which == api.TORCH or scenario in LONG else (),
+            marks=find_marks(which, scenario),
         )
         for name, scenarios, common in PROGRAMS
         for scenario, special in scenarios.items()

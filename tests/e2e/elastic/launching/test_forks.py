@@ -59,7 +59,7 @@ for _ in range({launches}):
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(TORCH, id="torch", marks=pytest.mark.long), pytest.param(HELD, id="held")],
+    [pytest.param(TORCH, id="torch", marks=pytest.mark.nightly), pytest.param(HELD, id="held")],
 )
 def test_functions_survive_their_fork(world: World, program: str) -> None:
     """All workers of ten launches return: under torch's agent, and beside a handler's round."""

@@ -44,6 +44,7 @@ def test_job_grows(world: World) -> None:
     finish(job, third)
 
 
+@pytest.mark.nightly
 def test_survivors_of_a_lost_node_restart(world: World) -> None:
     """The survivors restart at once though none of their workers fails; then a new node joins."""
     job = TorchJob(world, nodes=(2, 3), config=PROMPT)
@@ -60,6 +61,7 @@ def test_survivors_of_a_lost_node_restart(world: World) -> None:
     finish(job, third)
 
 
+@pytest.mark.nightly
 def test_two_agents_fail_at_once(world: World) -> None:
     """Two of four nodes are lost in the same moment; the other two continue."""
     job = TorchJob(world, nodes=(2, 4), config=PROMPT)
@@ -86,6 +88,7 @@ def test_two_workers_fail_at_once(world: World) -> None:
     finish(job, second)
 
 
+@pytest.mark.nightly
 def test_restarts_are_used_up(world: World) -> None:
     """Workers fail more often than --max-restarts permits: every agent ends, none hangs."""
     job = TorchJob(world, nodes=(2, 2), max_restarts=1)
@@ -122,6 +125,7 @@ def end_apart(world: World, late_code: int) -> tuple[dict[str, Any], dict[str, A
     return job.end("a"), job.end("b")
 
 
+@pytest.mark.nightly
 def test_workers_succeed_long_apart(world: World) -> None:
     """A node waits for another one whose workers need longer: both succeed."""
     first, last = end_apart(world, 0)
@@ -139,6 +143,7 @@ def test_worker_fails_long_after_another_has_succeeded(world: World) -> None:
     assert shown.outcome == job_pb2.OUTCOME_FAILED
 
 
+@pytest.mark.nightly
 def test_coordinator_is_killed_and_comes_back(world: World) -> None:
     """The workers run through the outage of the coordinator; then a node is lost, as ever."""
     port = world.ports.reserve()

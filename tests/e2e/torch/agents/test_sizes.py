@@ -47,6 +47,7 @@ def succeed(job: TorchJob, workers: list[Worker], agents: list[Agent]) -> None:
         assert job.end(agent.name) == {"result": SUCCEEDED, "ranks": ranks}
 
 
+@pytest.mark.nightly
 def test_one_node(world: World) -> None:
     """A job of one node; the coordinator shows it, and that it has succeeded."""
     agents = [Agent("a", workers=2)]
@@ -60,6 +61,7 @@ def test_one_node(world: World) -> None:
     succeed(job, workers, agents)
 
 
+@pytest.mark.nightly
 def test_heterogeneous_nodes(world: World) -> None:
     """Agents with one, two and three workers."""
     agents = [Agent("a", 1), Agent("b", 2), Agent("c", 3)]
@@ -93,6 +95,7 @@ def test_roles_over_seven_agents(world: World) -> None:
     succeed(job, workers, agents)
 
 
+@pytest.mark.nightly
 def test_twenty_jobs_on_one_coordinator(world: World) -> None:
     """Twenty jobs of two nodes at once do not mix, and each has its own outcome."""
     jobs = [f"{world.job_id}-{number}" for number in range(20)]

@@ -45,7 +45,7 @@ def test_spare_takes_the_place_of_a_lost_node(world: World) -> None:
     assert codes == {**dict.fromkeys("abc", 0), lost: -signal.SIGKILL}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
     """A spare that was never needed ends with 0 and without a traceback."""
     agents = {name: start(world, name, "1:1") for name in "ab"}
@@ -57,7 +57,7 @@ def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
     assert not any("Traceback" in agent.stderr() for agent in agents.values())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_failure_is_the_failure_of_every_node(world: World) -> None:
     """When a worker fails for good, the other node's torchrun ends at once, and with an error."""
     agents = {name: start(world, name, "2:2") for name in "ab"}

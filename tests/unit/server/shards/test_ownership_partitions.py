@@ -16,9 +16,11 @@ from support.etcd.owner_processes import Processes, check_journals, check_never_
 from support.etcd.owners import SHARDS
 from support.machines.netns import Network, NotPermitted
 from support.processes.commands import Command
+from support.tries.commit import choose_long
 
 pytestmark = pytest.mark.long
 MEMBERS = ("m0", "m1", "m2")
+DIRECTIONS = ("both", "up", "down")
 
 
 @dataclass
@@ -87,7 +89,13 @@ async def test_owner_beside_a_leader_that_is_cut_off(
     await finish(world, connect, prefix)
 
 
-@pytest.mark.parametrize("direction", ["both", "up", "down"])
+@pytest.mark.parametrize(
+    "direction",
+    [
+        pytest.param(one, marks=choose_long("partitions", at, 3))
+        for at, one in enumerate(DIRECTIONS)
+    ],
+)
 async def test_owner_that_is_cut_off(
     world: World, connect: Connect, prefix: str, direction: str
 ) -> None:

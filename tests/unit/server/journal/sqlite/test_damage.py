@@ -72,7 +72,7 @@ def some(places: range, *, all: bool, most: int = SAMPLE) -> Iterable[int]:
     return places if all else sorted(random.Random(7).sample(places, min(most, len(places))))
 
 
-every = pytest.mark.parametrize("all", [False, pytest.param(True, marks=pytest.mark.long)])
+every = pytest.mark.parametrize("all", [False, pytest.param(True, marks=pytest.mark.nightly)])
 
 
 @every
