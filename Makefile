@@ -61,6 +61,10 @@ test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 	$(PYTEST_TWICE) --budget 700 -m "long and not nightly" $(ARGS)
 
+.PHONY: test-all
+test-all: $(STAMP) ## run both at once, which finds the tests only once
+	$(PYTEST_TWICE) --budget 940 -m "not nightly and not records" $(ARGS)
+
 .PHONY: nightly
 nightly: $(STAMP) ## run everything: all tests, records, frameworks, versions, an hour of fresh seeds
 	$(BIN)/python tests/support/tries/nightly.py $(STEPS)

@@ -80,12 +80,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Of the long tests, what stays whole would take longest at the end, with nothing beside it.
     is_shared = hasattr(config, "workerinput")  # alone, the tests of a module stay together
-    is_long_run = config.getoption("markexpr").startswith("long")
     folders = [item.path.relative_to(HERE).parts[0] for item in items]
     sizes, seen = Counter(folders), Counter[str]()
     places: dict[str, tuple[bool, int, bool, float]] = {}
     for item, folder in zip(items, folders, strict=True):
-        is_early = is_long_run and item.nodeid.startswith(TOGETHER)
+        is_long = item.get_closest_marker("long") is not None
+        is_early = is_long and item.nodeid.startswith(TOGETHER)
         usual = len(FIRST) + (not is_early)
         rank = next((at for at, one in enumerate(FIRST) if item.nodeid.startswith(one)), usual)
         is_last = item.nodeid.startswith(LAST)

@@ -15,6 +15,7 @@ import pytest
 
 from support.processes.commands import NODE_AGENT, Command
 from support.processes.world import WORKERS, World
+from support.tries.commit import choose_long
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DDP, ELASTIC, SHARED = "train_ddp.py", "train_elastic.py", "train_shared.py"
@@ -24,6 +25,10 @@ TWO = ("--nproc-per-node", "2")
 WATCHED = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 LIMIT_S = 200.0
 """For one run: the import of torch takes most of it, and more on a busy machine."""
+
+
+OF_DDP, OF_ELASTIC = (choose_long("examples", at, 2) for at in range(2))
+"""The long tests run one of both with each commit: each run imports torch two or three times."""
 
 
 def lines_of(command: Command) -> list[str]:
@@ -53,8 +58,9 @@ def start(world: World, script: Sequence[str], *flags: str, watched: bool = Fals
     return world.start("agent", [NODE_AGENT, *where, *TWO, *script], WATCHED if watched else None)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("script", [DDP, ELASTIC])
+@pytest.mark.parametrize(
+    "script", [pytest.param(DDP, marks=OF_DDP), pytest.param(ELASTIC, marks=OF_ELASTIC)]
+)
 def test_script_does_the_same_under_both_launchers(
     world: World, under_torchrun: Callable[[str], list[str]], script: str
 ) -> None:
@@ -74,12 +80,10 @@ def test_script_does_the_same_under_both_launchers(
     ("script", "kind", "step", "resumed"),
     [
         # An epoch has 23 steps of one script, and 16 of the other.
-        pytest.param(
-            *(DDP, "die", 50, "resuming after epoch 2"), marks=pytest.mark.long, id="ddp is killed"
-        ),
+        pytest.param(*(DDP, "die", 50, "resuming after epoch 2"), marks=OF_DDP, id="ddp is killed"),
         pytest.param(
             *(ELASTIC, "raise", 40, "restart 1: 2 workers resume after epoch 2"),
-            marks=pytest.mark.long,
+            marks=OF_ELASTIC,
             id="elastic raises",
         ),
     ],
@@ -104,7 +108,7 @@ def test_script_resumes_after_a_crash(
     assert world.left() == []
 
 
-@pytest.mark.long
+@OF_DDP  # one example more for each commit
 def test_shared_values_outlive_a_crash(world: World) -> None:
     """The script that uses `rallypoint.worker` resumes, and finds the keys of its run."""
     words = [MISHAP, "die", "70", str(EXAMPLES / SHARED), "--steps=120"]
@@ -119,7 +123,7 @@ def test_shared_values_outlive_a_crash(world: World) -> None:
     assert world.left() == []
 
 
-@pytest.mark.long
+@OF_ELASTIC
 def test_timers_are_served_as_torchruns_are(
     world: World, under_torchrun: Callable[[str], list[str]]
 ) -> None:

@@ -21,12 +21,14 @@ from support.oddities.cases import (
     streams,
 )
 from support.oddities.driver import Driver
-from support.tries.commit import choose_marks
+from support.tries.commit import choose_long, choose_marks
 
 TABLES = (state, starts, imports, flags, ends, objects, processes, streams, places)
 CASES = tuple(case for table in TABLES for case in table.CASES)
 PARTS, LONG = 12, 1
 """One of so many cases runs with `make test`, one more with `make test-long`."""
+TORCH_PARTS = 4
+"""One of so many cases that import torch runs with `make test-long`."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
 
 
@@ -51,8 +53,15 @@ def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None
     assert find_fault(case, cold, warm) == ""
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("case", frameworks.CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, marks=choose_long("odd programs of torch", at, TORCH_PARTS), id=case.name
+        )
+        for at, case in enumerate(frameworks.CASES)
+    ],
+)
 def test_warm_and_cold_agree_with_torch(driver: Driver, case: Case, tmp_path: Path) -> None:
     """Its loaders, spawned processes and pickles need the main program."""
     cold, warm = driver.compare(case, tmp_path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -14,9 +15,11 @@ from support.broods.family import BROOD, GRACE_S, SCRIPT, find_family
 from support.processes.commands import Command
 from support.processes.processes import Witness
 from support.processes.world import World
+from support.tries.commit import choose_long
 from support.warm.standbys import TRIES
 
 AT_ONCE = 3
+OUTPUTS = ("--tee=3", "--redirects=3")
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
@@ -27,9 +30,13 @@ def witness() -> Iterator[Witness]:
     witness.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("output", ["--tee=3", "--redirects=3"])
-@pytest.mark.parametrize("signum", ENDS)
+@pytest.mark.parametrize(
+    ("signum", "output"),
+    [
+        pytest.param(*case, marks=choose_long("waves", at, 3))
+        for at, case in enumerate(product(ENDS, OUTPUTS))
+    ],
+)
 def test_nothing_outlives_warm_workers(
     world: World, witness: Witness, signum: signal.Signals, output: str
 ) -> None:

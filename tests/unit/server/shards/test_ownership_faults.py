@@ -146,7 +146,7 @@ async def test_owner_that_is_killed(
     await check_journals(connect(trio, prefix), prefix, done)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 async def test_faults_of_all_kinds(
     trio: Cluster,
