@@ -8,7 +8,7 @@ from sim.explore import describe
 from sim.seeds.bugs import BUGS, planted
 from sim.small.search import Search
 from sim.small.small import Bounds, Mishap
-from support.tries.commit import choose_long, choose_marks
+from support.tries.commit import choose_long
 
 WHOLE = {
     "one node, one mishap": Bounds(nodes=1, min_nodes=1, depth=60, is_running=True),
@@ -150,26 +150,6 @@ HUNTS = {
     "wake no watch": Bounds(is_running=True, adds=1, watches=True, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""
-LONG_HUNTS = frozenset(
-    {
-        "adopt an incomplete round",
-        "judge a node by a stale lease",
-        "reuse a round number",
-        "skip a change",
-        "answer with another generation",
-        "wait for the lost",
-        "count a retry",
-        "forget arrivals in the journal",
-        "begin a watch late",
-        "wake no watch",
-    }
-)
-"""Hunts in worlds that take long."""
-
-
-def find_hunt_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a bug is hunted: all with the long tests, a few with each run."""
-    return (pytest.mark.long,) if name in LONG_HUNTS else choose_marks("hunts", at, 6, 5)
 
 
 def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -209,7 +189,7 @@ def test_orders_that_make_no_difference_meet_again() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=find_hunt_marks(at, name)) for at, name in enumerate(HUNTS)],
+    [pytest.param(name, marks=choose_long("hunts", at, 3)) for at, name in enumerate(HUNTS)],
 )
 def test_exploration_notices_a_planted_bug(name: str) -> None:
     """The shortest way to a planted bug is found, and the rule that it breaks is named."""

@@ -14,7 +14,7 @@ from sim.relays.bugs import BUGS, planted
 from sim.relays.world import RelayedWorld
 from sim.run import commit
 from sim.shells.run import Result, run_seed, run_seeds
-from support.tries.commit import choose_marks, choose_seeds
+from support.tries.commit import choose_long, choose_seeds
 
 FEW = choose_seeds("relays", 30)
 MANY = choose_seeds("more relays", 100, after=10)
@@ -76,7 +76,7 @@ def test_seed_is_a_history() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=choose_marks("bugs of relays", at, 5, 4))
+        pytest.param(name, marks=choose_long("bugs of relays", at, 3))
         for at, name in enumerate(BUGS)
     ],
 )

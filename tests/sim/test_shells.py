@@ -16,7 +16,7 @@ from sim.shells.bugs import BUGS, planted
 from sim.shells.culprits import CulpritWorld
 from sim.shells.run import run_seed, run_seeds
 from sim.shells.world import World
-from support.tries.commit import choose_marks, choose_seeds
+from support.tries.commit import choose_long, choose_seeds
 
 FEW = choose_seeds("shells", 39)
 MANY = choose_seeds("more shells", 240, after=13)
@@ -142,7 +142,7 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=choose_marks("bugs of shells", at, 6, 5))
+        pytest.param(name, marks=choose_long("bugs of shells", at, 3))
         for at, name in enumerate(BUGS)
     ],
 )

@@ -26,7 +26,7 @@ from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.scenario import OTHER_RESTARTS, NodePlan, draw_jobs
 from sim.shards.faults import AppendFault, OwnerFault
 from sim.world.world import World
-from support.tries.commit import choose_marks, choose_seeds
+from support.tries.commit import choose_long, choose_seeds
 
 OWNERS = {"owners": "1"}
 FEW = choose_seeds("cores", 75)
@@ -108,21 +108,6 @@ OPTIONS = {
 }
 """What the seeds of a hunt do, for bugs that few of the others notice. Their coordinators have no
 memory, unless the bug is about that."""
-LONG_HUNTS = frozenset(
-    {
-        "count failures again",
-        "dismiss no agent for good",
-        "forget fences",
-        "forget successes",
-        "forget the notes of nodes",
-        "forget to fence",
-        "forget verdicts",
-        "prefer the run to the stop",
-        "set nodes aside at once",
-        "show before writing",
-    }
-)
-"""Bugs that take long to notice."""
 NEAR = 10
 MOST_TRANSITIONS = 370
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
@@ -145,11 +130,6 @@ def check_seeds(
             )
     assert not [row for row in UNREACHABLE if summary.coverage.counts[row]]
     return summary
-
-
-def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a bug is planted: all of them with the long tests, a few with each run."""
-    return (pytest.mark.long,) if name in LONG_HUNTS else choose_marks("bugs of cores", at, 12, 11)
 
 
 @pytest.mark.parametrize("first", range(0, len(FEW), PART))
@@ -206,7 +186,7 @@ def test_seeds_differ() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=find_marks(at, name)) for at, name in enumerate(BUGS)],
+    [pytest.param(name, marks=choose_long("bugs", at, 3)) for at, name in enumerate(BUGS)],
 )
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""

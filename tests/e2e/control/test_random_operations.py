@@ -32,7 +32,8 @@ from support.processes.mailbox import Worker
 from support.processes.world import World
 from support.tries.commit import choose_seeds
 
-SHORT, LONG = choose_seeds("operators", 3), choose_seeds("more operators", 9, after=1)
+SHORT, LONG = choose_seeds("operators", 3), choose_seeds("more operators", 3, after=1)
+NIGHTLY = choose_seeds("still more operators", 9, after=2)
 NODES = ("a", "b", "c")
 OPERATIONS = 7
 """Restarts and changes of the size before the job is cancelled."""
@@ -118,7 +119,12 @@ def proxies(world: World) -> Iterator[tuple[Proxy, Proxy]]:
 
 
 @pytest.mark.parametrize(
-    "seed", [*SHORT, *(pytest.param(seed, marks=pytest.mark.long) for seed in LONG)]
+    "seed",
+    [
+        *SHORT,
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in LONG),
+        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in NIGHTLY),
+    ],
 )
 def test_operations_at_random_moments(
     world: World, proxies: tuple[Proxy, Proxy], seed: int

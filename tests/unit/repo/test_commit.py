@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.tries.commit import choose_marks, choose_seeds, draw
+from support.tries.commit import choose_long, choose_marks, choose_seeds, draw
 
 
 def test_seeds_of_a_commit() -> None:
@@ -25,3 +25,10 @@ def test_every_item_runs_somewhere(monkeypatch: pytest.MonkeyPatch, commit: str)
 
     assert {name: names.count(name) for name in names} == {"": 10, "long": 20, "nightly": 30}
     assert names.index("") == -draw("part of programs", 6, commit) % 6
+
+
+def test_one_part_of_a_table_is_long() -> None:
+    """The others are nightly; none runs with `make test`."""
+    names = [choose_long("examples", at, 3).name for at in range(30)]
+
+    assert {name: names.count(name) for name in names} == {"long": 10, "nightly": 20}
