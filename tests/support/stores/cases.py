@@ -92,6 +92,10 @@ CASES = {
     "dist.PrefixStore('p', s).queue_push('q', 'v')": "None",
     "dist.PrefixStore('p', s).list_keys()": "[]",
 }
+NEWER = ("barrier", "clone", "list_keys", "queue_len", "queue_pop", "queue_push")
+"""Functions that the stores of an older torch do not have: there the cases of these do not run."""
+for _name in (name for name in NEWER if not hasattr(TORCH.Store, name)):
+    CASES = {case: result for case, result in CASES.items() if f".{_name}(" not in case}
 """By statements: `s` is a new store in which the key `a` holds `x`."""
 
 

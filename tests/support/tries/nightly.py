@@ -42,7 +42,7 @@ OPTIONAL = ("3.14",)
 TORCH_TIER = ("tests/unit/torch", "tests/unit/elastic", "tests/e2e/torch", "tests/e2e/elastic")
 OF_THIS_TORCH = ("tests/e2e/elastic/cases",)
 """Tests that compare with records of one version of torch."""
-OF_THE_TREE = ("tests/unit/repo", "tests/unit/release")
+OF_THE_TREE = ("tests/unit/repo", "tests/unit/release", "tests/unit/deploy")
 """Tests that ask for tools, whose answers are the same with each version."""
 USUAL = "not long and not nightly and not records"
 CORES = ("rallypoint.server.core", "rallypoint.agent.core")
@@ -134,7 +134,7 @@ def run_with(version: str, torch: str) -> Step:
         pins = folder / "constraints.txt"
         lines = PINS.read_text().splitlines()
         pins.write_text("\n".join(line for line in lines if not line.startswith("torch==")))
-        wanted = [f"torch=={torch}", "scikit-learn"] if torch else []
+        wanted = ["buf-bin", *([f"torch=={torch}", "scikit-learn"] if torch else [])]
         shell.run(own, *f"-m pip install --quiet -c {pins} -e . --group test".split(), *wanted)
         tests = ["tests/unit", *(f"--ignore={one}" for one in OF_THE_TREE)]
         if not torch:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import __version__ as TORCH_VERSION
 
 from rallypoint.client.errors import StaleRound
 from rallypoint.client.sync_transport import Transport
@@ -55,6 +56,8 @@ def test_store_gives_what_is_listed(case: str, store: Store) -> None:
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_stores_of_torch_give_what_is_listed(kind: str, tmp_path: Path) -> None:
     """The results of the table, and of all other cases, are really theirs."""
+    if not TORCH_VERSION.startswith("2.13."):
+        pytest.skip("the table is about the stores of torch 2.13")
     results = {case: run(case, make(kind, tmp_path)) for case in CASES}
 
     assert {case: expected(case, kind) for case in CASES} == results
@@ -65,7 +68,7 @@ def test_table_lists_only_differences() -> None:
     alike = [case for case, results in DIFFERENCES.items() if len(set(results.values())) == 1]
 
     assert [] == alike
-    assert len(DIFFERENCES) > 20
+    assert len(DIFFERENCES) > 10
 
 
 @pytest.mark.long

@@ -121,6 +121,8 @@ async def test_what_rests_is_bounded(
     """By calls, and by the bytes of messages that are still there; others are answered at once."""
     monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
     monkeypatch.setattr(limits, limit, value)
+    monkeypatch.setattr(limits, "REFUSALS_PER_S_MAX", 1 / LIMIT_S)  # what rests does so for long
+    monkeypatch.setattr("rallypoint.server.rpc.guards.rests.REST_S_MAX", LIMIT_S)
     rests, received = Rests(), Received(size=1)
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(rests.rest("a", received))

@@ -53,6 +53,10 @@ class Recording(RendezvousHandler):
         self.early.append(is_too_early(sys._getframe(1)))
         return True
 
+    def is_late(self) -> bool:
+        """Return whether the last call alone is judged to be the end: before 2.8 torch has two."""
+        return self.early == [True] * (len(self.early) - 1) + [False]
+
 
 def launch(handler: Recording, monkeypatch: pytest.MonkeyPatch) -> BaseException:
     """Run torch's launcher with a handler; return how it ends."""
@@ -72,9 +76,9 @@ def test_crash_after_a_graceful_exit_is_known(monkeypatch: pytest.MonkeyPatch) -
     handler = Recording(RendezvousGracefulExitError("not needed"))
     ended = launch(handler, monkeypatch)
 
-    assert [ended] == handler.ends
+    assert ended == handler.ends[-1]
     assert is_crash_of_spare(ended), repr(ended)
-    assert [False] == handler.early
+    assert handler.is_late()
 
 
 def test_other_failures_are_no_crash_of_a_spare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +87,9 @@ def test_other_failures_are_no_crash_of_a_spare(monkeypatch: pytest.MonkeyPatch)
     ended = launch(handler, monkeypatch)
 
     assert isinstance(ended, RendezvousStateError)
-    assert [ended] == handler.ends
+    assert ended == handler.ends[-1]
     assert not is_crash_of_spare(ended)
-    assert [False] == handler.early
+    assert handler.is_late()
 
 
 @pytest.mark.parametrize(

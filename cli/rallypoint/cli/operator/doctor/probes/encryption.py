@@ -15,6 +15,7 @@ from rallypoint.cli.operator.doctor.facts import (
     Wish,
 )
 from rallypoint.cli.operator.doctor.probes.network import HELLO
+from rallypoint.cli.operator.reaching import make_context
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
 from rallypoint.wire.certificates import Certificate, read_certificate, read_pem
 from rallypoint.wire.credentials import Credentials
@@ -41,9 +42,7 @@ def shake_hands(wish: Wish, at: Endpoint, host: str) -> Handshake:
     """
     certificate = _read_server(at)
     try:
-        context = ssl.create_default_context(cafile=wish.ca_file or None)
-        if wish.cert_file:
-            context.load_cert_chain(wish.cert_file, wish.key_file or None)
+        context = make_context(wish.ca_file, wish.cert_file, wish.key_file)
         if not _talk(context, at, wish.server_name or host):
             # gRPC hangs up without an alert when it does not accept a certificate, or misses one.
             return Handshake(Trust.CLIENT_REFUSED, certificate, "it hangs up")
@@ -57,7 +56,6 @@ def shake_hands(wish: Wish, at: Endpoint, host: str) -> Handshake:
 
 def _talk(context: ssl.SSLContext, at: Endpoint, name: str) -> bool:
     """Shake hands; return whether the server then speaks: it judges this side after that."""
-    context.set_alpn_protocols(["h2"])
     with (
         socket.create_connection((at.host, at.port), HANDSHAKE_S_MAX) as connection,
         context.wrap_socket(connection, server_hostname=name) as wrapped,
