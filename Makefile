@@ -45,17 +45,19 @@ JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest -n $(JOBS)
 # One end-to-end test that fails may run again, alone and under load; the program says which rules.
 PYTEST_TWICE = $(BIN)/python tests/support/tries/second_try.py -n $(JOBS)
+# What the tests check of the repository itself, its words and its layout, is a part of `check`.
+HYGIENE := tests/unit/repo
 # The tests start hundreds of processes. Each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
 test: $(STAMP) ## run the tests, but for the long ones
-	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" $(ARGS)
+	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
 test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) --budget 60 -m "not long and not nightly and not records" tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
+	$(PYTEST) --budget 60 -m "not long and not nightly and not records" --ignore $(HYGIENE) tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
 test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
@@ -63,7 +65,7 @@ test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
 
 .PHONY: test-all
 test-all: $(STAMP) ## run both at once, which finds the tests only once
-	$(PYTEST_TWICE) --budget 940 -m "not nightly and not records" $(ARGS)
+	$(PYTEST_TWICE) --budget 940 -m "not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
 .PHONY: nightly
 nightly: $(STAMP) ## run everything: all tests, records, frameworks, versions, an hour of fresh seeds
@@ -101,7 +103,7 @@ simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulat
 	$(BIN)/python tests/sim/shells/run.py --seeds $(SEEDS) --jobs 2 $(ARGS)
 
 .PHONY: check
-check: format-check lint types imports proto-check proto-lint proto-breaking ## format, lint, types, imports, stubs, proto
+check: format-check lint types imports proto-check proto-lint proto-breaking hygiene ## format, lint, types, imports, stubs, proto, words, layout
 
 .PHONY: bench
 bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
@@ -132,6 +134,10 @@ types: $(STAMP) ## mypy, strict
 .PHONY: imports
 imports: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports
+
+.PHONY: hygiene
+hygiene: $(STAMP) ## words, layout and packages of the repository, and the tools of its tests
+	$(BIN)/python -m pytest -q -n 0 -m "not long and not nightly" $(HYGIENE)
 
 .PHONY: proto
 proto: $(STAMP) ## regenerate the stubs and descriptors beside their .proto files

@@ -15,6 +15,7 @@ from support.processes.jobs import is_started, pids
 from support.processes.mailbox import Worker
 from support.processes.world import WORKERS, World
 
+MORE = pytest.mark.nightly
 SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
 """Variables that agents of all languages set; and TORCHELASTIC_."""
 OF_PYTHON = {"RALLYPOINT_AGENT", "RALLYPOINT_MARK_PIPE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
@@ -190,6 +191,7 @@ def test_its_workers_learn_of_the_drain_of_another_node(world: World, client: Cl
     assert nodejs.wait() == 0
 
 
+@pytest.mark.nightly
 def test_logs_a_wait_once(world: World, client: Client) -> None:
     """Although each answer to a heartbeat has the text, with less time left."""
     spec = {"joinTimeout": "4s", "lease": "5s"}
@@ -220,10 +222,10 @@ def test_leaves_after_sigterm(world: World, client: Client) -> None:
     ("spec", "command", "exit_code", "text"),
     [
         ({"noRequeueExitCodes": [3]}, ["sh", "-c", "exit 3"], 93, "agent: the job failed: "),
-        ({}, ["sh", "-c", "kill -SEGV $$"], 1, "signal 11"),
-        ({}, ["no-such-program"], 1, "no-such-program: ENOENT"),
-        ({"minNodes": 0}, ["true"], 2, "min_nodes"),
-        ({"fenceAfter": "1s"}, ["true"], 2, "fence_after"),
+        pytest.param({}, ["sh", "-c", "kill -SEGV $$"], 1, "signal 11", marks=MORE),
+        pytest.param({}, ["no-such-program"], 1, "no-such-program: ENOENT", marks=MORE),
+        pytest.param({"minNodes": 0}, ["true"], 2, "min_nodes", marks=MORE),
+        pytest.param({"fenceAfter": "1s"}, ["true"], 2, "fence_after", marks=MORE),
     ],
 )
 def test_exit_code(

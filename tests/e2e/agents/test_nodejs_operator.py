@@ -49,6 +49,7 @@ def test_lists_and_gets(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
+@pytest.mark.long
 def test_watches_a_job_until_it_ends(world: World, client: Client) -> None:
     """A row for every change; the last one has the outcome."""
     python = world.agent("a")
@@ -135,6 +136,7 @@ def test_watches_all_jobs_and_events_over_a_restart_of_the_coordinator(
     assert sequences == sorted(set(sequences))
 
 
+@pytest.mark.nightly
 def test_shows_the_coordinator(world: World, client: Client) -> None:
     """Its version, counts, and deadlines."""
     shown = facts(client.operate(world, "coordinator").stdout)
@@ -161,6 +163,7 @@ def test_cordons(world: World, client: Client) -> None:
     assert python.wait() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "exit_code", "text"),
     [

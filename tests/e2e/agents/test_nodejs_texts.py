@@ -18,6 +18,7 @@ from rallypoint.wire.errors import pack_status
 from support.languages.nodejs_client import Client
 from support.processes.world import World
 
+pytestmark = pytest.mark.nightly
 WIDE = "\U0001f600"
 """A character of four bytes, and of two units in JavaScript."""
 PROGRAM = """

@@ -32,7 +32,7 @@ from support.processes.mailbox import Worker
 from support.processes.world import World
 from support.tries.commit import choose_seeds
 
-SHORT, LONG = choose_seeds("operators", 3), choose_seeds("more operators", 3, after=1)
+SHORT, LONG = choose_seeds("operators", 1), choose_seeds("more operators", 3, after=1)
 NIGHTLY = choose_seeds("still more operators", 9, after=2)
 NODES = ("a", "b", "c")
 OPERATIONS = 7

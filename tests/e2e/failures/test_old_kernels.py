@@ -19,6 +19,7 @@ from support.processes.sandbox import (
     sandbox,
 )
 from support.processes.world import World
+from support.tries.commit import choose_marks
 
 SANDBOXES = {
     "old kernel": OLD_KERNEL,
@@ -36,7 +37,12 @@ def witness() -> Iterator[Witness]:
     witness.close()
 
 
-@pytest.fixture(params=SANDBOXES)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=choose_marks("old kernels", at, len(SANDBOXES), 1))
+        for at, name in enumerate(SANDBOXES)
+    ]
+)
 def prefix(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Return what puts a command into a sandbox."""
     return sandbox(*SANDBOXES[request.param])

@@ -10,6 +10,7 @@ import pytest
 
 from support.processes.commands import NODE_AGENT
 from support.processes.world import World
+from support.tries.commit import choose_marks
 
 BROKEN = "raise ImportError('meant for the workers')\n"
 HOOK = """
@@ -52,8 +53,14 @@ def plant(folder: Path, files: dict[str, str]) -> Path:
     return folder / "theirs"
 
 
-@pytest.mark.parametrize("kind", ENVIRONMENTS)
-@pytest.mark.parametrize("hosts", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "hosts"),
+    [
+        pytest.param(kind, hosts, marks=choose_marks("deafness", at + hosts, 2, 0))
+        for at, kind in enumerate(ENVIRONMENTS)
+        for hosts in (False, True)
+    ],
+)
 def test_agent_is_deaf(world: World, kind: str, hosts: bool) -> None:
     """The job runs, with a hosted coordinator too; the program has the modules of PYTHONPATH."""
     files, variables = ENVIRONMENTS[kind]

@@ -32,7 +32,7 @@ LONG = ("binding_without_gpus", "workers_gpu_where_there_is_none", "workers_unkn
     [
         pytest.param(
             *(scenario, launcher),
-            marks=pytest.mark.long if scenario.name in LONG else choose_marks("torchrun", at, 3, 2),
+            marks=pytest.mark.long if scenario.name in LONG else choose_marks("torchrun", at, 6, 2),
             id=f"{scenario.name}-{launcher.value}",
         )
         for at, scenario in enumerate(SCENARIOS)

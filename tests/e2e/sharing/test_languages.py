@@ -141,6 +141,7 @@ def test_missing_rank_is_named(world: World, example: Example) -> None:
     assert "barrier hello failed: not all participants arrived within" in status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_lost_rank_is_named(world: World, example: Example) -> None:
     """When a worker fails, an example that waits for it ends at once, and says who is lost."""
@@ -171,6 +172,7 @@ def test_missing_key_is_named(world: World, example: Example) -> None:
     assert waiting.said()[0] == "missing keys: language/0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_broken_connection_is_no_second_arrival(world: World, example: Example) -> None:
     """An example whose call breaks off tries again, and gets the payloads of its first arrival."""
@@ -210,6 +212,7 @@ def test_next_coordinator_is_called(world: World, example: Example) -> None:
     assert answer.generation == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
 def test_lost_replies_count_once(world: World, example: Example) -> None:
     """A second attempt is the same arrival or change, and says what was known at the first."""

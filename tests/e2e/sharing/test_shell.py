@@ -273,6 +273,7 @@ def workers(world: World) -> list[Worker]:
     return world.mailbox.workers(2)
 
 
+@pytest.mark.long
 def test_every_rpc_works_from_a_shell(world: World, workers: list[Worker]) -> None:
     """Each RPC that reflection lists answers, in JSON with names of enums and units of times."""
     listed = world.run(*CURL, "--list-methods", f"http://{world.target}").stdout.split()

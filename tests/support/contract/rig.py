@@ -103,6 +103,8 @@ class Rig:
             "c1", NOW_MS, first_epoch=NOW_MS, window_until_ms=WINDOW_MS if in_window else 0
         )
         self.now_ms = 0
+        self.taken = 0
+        """Inputs that reached the core."""
         if in_window:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), WINDOW_MS)
         for number in OTHERS if in_window else (*OTHERS, 1, 2):
@@ -230,6 +232,7 @@ class Rig:
 
     def take(self, input: inputs.Input) -> str:
         """Step an input, check every invariant, and show everything that anyone can see."""
+        self.taken += 1
         transition = step(self.state, input, self.now_ms)
         apply(self.state, transition.delta)
         check_touched(self.state, transition.delta)

@@ -5,9 +5,10 @@ What a version of the journal can hold. `write_format.py` keeps it as bytes, one
 
 from __future__ import annotations
 
+import functools
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import count
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,13 +27,21 @@ _ENTRIES = 2
 
 def full_records() -> list[JournalRecord]:
     """Return records of all kinds, with everything that a record can have."""
+    return list(_full_records())
+
+
+@functools.cache
+def _full_records() -> tuple[JournalRecord, ...]:
     maker = Maker()
     records = [maker.make(kind, "") for kind in KINDS]
     sizes = {type(record): len(repr(record)) for record in records}
     for kind in sorted(KINDS, key=lambda kind: sizes[kind]):
         while any(maker.used[one] < len(one) for one in _enums_of(kind)):
             records.append(maker.make(kind, ""))
-    return records
+    return tuple(records)
+
+
+_hints_of: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 
 
 class Maker:
@@ -47,7 +56,7 @@ class Maker:
 
     def whole(self, kind: type[_Struct]) -> _Struct:
         """Return a struct with all its fields set, those that no journal keeps as well."""
-        hints = get_type_hints(kind)
+        hints = _hints_of(kind)
         return kind(**{name: self.make(hints[name], name) for name in kind.__struct_fields__})
 
     def make(self, hint: Any, name: str) -> Any:
@@ -79,7 +88,7 @@ class Maker:
         return f"{name} {number} ä" if hint is str else bytes((number % 256, 0, 255))
 
     def _built(self, kind: Any) -> Any:
-        hints = get_type_hints(kind)
+        hints = _hints_of(kind)
         return kind(**{name: self.make(hints[name], name) for name in names_of(kind)})
 
 
@@ -100,7 +109,7 @@ def types_in(hint: Any) -> Iterator[Any]:
     if not isinstance(hint, types.UnionType):
         yield hint
     if isinstance(hint, type) and not issubclass(hint, Enum):
-        hints = get_type_hints(hint)
+        hints = _hints_of(hint)
         for name in names_of(hint):
             yield from types_in(hints[name])
 

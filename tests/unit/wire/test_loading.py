@@ -101,6 +101,12 @@ except api.RendezvousError:
 """
 
 
+QUIETLY = """
+from rallypoint.wire.loading import load_grpc
+load_grpc(is_quiet=True)
+"""
+
+
 FORKED = """
 import grpc, os, sys
 from concurrent import futures
@@ -159,18 +165,19 @@ def test_variables_of_grpc_are_seen_by_no_other_thread(
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected", "is_warned"),
+    ("load", "variables", "expected", "is_warned"),
     [
-        ({"GRPC_VERBOSITY": "ERROR"}, ["0", "ERROR"], False),
-        ({FORKS: "1"}, ["1", "NONE"], True),
-        ({FORKS: "False"}, ["False", "NONE"], False),
+        (QUIETLY, {"GRPC_VERBOSITY": "ERROR"}, ["0", "ERROR"], False),
+        (QUIETLY, {FORKS: "1"}, ["1", "NONE"], False),
+        (HANDLER, {FORKS: "1"}, ["1", ""], True),
+        (HANDLER, {FORKS: "False"}, ["False", ""], False),
     ],
 )
 def test_variable_of_the_user_counts(
-    variables: Mapping[str, str], expected: list[str], is_warned: bool
+    load: str, variables: Mapping[str, str], expected: list[str], is_warned: bool
 ) -> None:
-    """It changes no other; a program that keeps the handlers of fork is warned."""
-    done = run(WATCHED.replace("{load}", TORCHRUN).replace("{provoke}", ""), variables)
+    """It changes no other; a program with an agent that keeps the handlers of fork is warned."""
+    done = run(WATCHED.replace("{load}", load).replace("{provoke}", ""), variables)
 
     assert (0, str(expected)) == (done.returncode, done.stdout.splitlines()[0]), done.stderr
     assert is_warned == ("fork_handlers_found" in done.stderr), done.stderr

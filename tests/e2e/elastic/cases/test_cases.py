@@ -18,7 +18,7 @@ from support.elastic.program import api, launchers
 from support.elastic.program.case import CASES, Case
 from support.elastic.runs import run_case
 from support.processes.world import World
-from support.tries.commit import choose_long, draw
+from support.tries.commit import choose_long, choose_marks, draw
 
 QUICK = (
     *("nothing_is_returned", "values_of_many_types", "arguments_of_all_kinds"),
@@ -29,19 +29,20 @@ QUICK = (
     *("script", "failing_script", "redirected_output"),
     *("agent_that_succeeds", "two_nodes", "two_roles", "agents_of_two_nodes"),
 )
-"""Cases that launch something and still run with `make test`: one or two of each kind."""
-
-
+"""One or two cases of each kind that launch something."""
 PARTS = 3
-"""One of so many others runs with `make test-long`."""
+"""One of so many of these runs with `make test`, and one of so many others with `make test-long`.
+"""
 
 
 def case_parameter(at: int, case: Case) -> object:
-    """Return the parameter for a case; those that launch nothing are all quick."""
-    is_quick = case.name in QUICK or case.run.__module__ == launchers.__name__
-    return pytest.param(
-        case, marks=() if is_quick else choose_long("cases", at, PARTS), id=case.name
-    )
+    """Return the parameter for a case; those that launch nothing run each time."""
+    marks: tuple[pytest.MarkDecorator, ...] = (choose_long("cases", at, PARTS),)
+    if case.name in QUICK:
+        marks = choose_marks("quick cases", QUICK.index(case.name), PARTS, PARTS)
+    elif case.run.__module__ == launchers.__name__:
+        marks = ()
+    return pytest.param(case, marks=marks, id=case.name)
 
 
 @pytest.mark.parametrize("case", [case_parameter(*one) for one in enumerate(CASES.values())])

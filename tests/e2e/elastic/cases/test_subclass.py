@@ -114,7 +114,7 @@ PROGRAMS = (
 )
 
 
-LONG = ("unhealthy", "unhealthy for good")
+LONG = ("unhealthy", "unhealthy for good", "success")
 """Not in `make test`, which has a restart and a failure already."""
 
 

@@ -58,8 +58,9 @@ def is_whole(worker: node_pb2.Worker) -> bool:
     return len(worker.exit.stderr_tail) == TAIL_CHARS_MAX
 
 
-@pytest.mark.parametrize("char", ["x", WIDE])
-@pytest.mark.parametrize("count", [16, 17, 200, 4_096])
+@pytest.mark.parametrize(
+    ("count", "char"), [(16, WIDE), (17, WIDE), (200, "x"), (200, WIDE), (4_096, WIDE)]
+)
 def test_hello_fits_into_a_message(count: int, char: str) -> None:
     """With whole texts of all, 200 workers would need 5 MB, or 20 MB of wide characters."""
     hello = hello_of([ended(rank, char) for rank in range(count)])

@@ -8,14 +8,15 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from support.recovery.lives import World
+from support.tries.commit import choose_seeds
 
-FEW = 50
-MORE = range(FEW, 100)
+FEW = choose_seeds("lives", 15)
+MORE = choose_seeds("more lives", 35, after=5)
 LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
-@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(s, marks=LONG) for s in MORE)])
+@pytest.mark.parametrize("seed", [*FEW, *(pytest.param(s, marks=LONG) for s in MORE)])
 def test_safe_in_chaos_and_at_rest_in_peace(seed: int, *, durable: bool) -> None:
     """Whatever happens no invariant breaks, and when the faults stop the job comes to rest."""
     world = World(seed, durable=durable)
@@ -31,7 +32,7 @@ def test_safe_in_chaos_and_at_rest_in_peace(seed: int, *, durable: bool) -> None
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", choose_seeds("deaths of the coordinator", 15))
 def test_no_worker_is_restarted_when_only_the_coordinator_dies(seed: int, *, durable: bool) -> None:
     """However often the coordinator dies, the running round continues once all agents are back."""
     world = World(seed, durable=durable)
