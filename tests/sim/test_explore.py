@@ -153,10 +153,10 @@ HUNTS = {
 
 
 def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a world is explored: with the long tests, every other of the large ones."""
+    """Return when a world is explored: with the long tests, a third of the large ones."""
     if name.endswith(DEEPER):
         return (pytest.mark.nightly,)
-    return (choose_long("worlds", at, 2),) if name in LARGE else ()
+    return (choose_long("worlds", at, 3),) if name in LARGE else ()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from support.hosted.lines import LINES, Line
 from support.hosted.pair import NAMES, Pair
 from support.machines.netns import Network, NotPermitted
 from support.processes.world import World
+from support.tries.commit import choose_long
 
 
 @pytest.fixture
@@ -49,8 +50,13 @@ def test_there_are_lines_enough() -> None:
     assert any("--master-addr" in line.flags for line in LINES)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=line.name, marks=choose_long("lines of torch", at, 3))
+        for at, line in enumerate(LINES)
+    ],
+)
 def test_job_survives_whatever_fails(pair: Pair, line: Line) -> None:
     """A worker, the other node, the agent of the host, its coordinator; nothing is left."""
     world = pair.world

@@ -32,9 +32,11 @@ from support.contract.samples import (
 from support.processes.jobs import is_started, pids
 from support.processes.processes import rss_mb
 from support.processes.world import NEW, World
+from support.tries.commit import draw
 
-COUNT = int(os.environ.get("MUTATIONS", "5000"))
-SEED = int(os.environ.get("SEED", "1"))
+COUNT = int(os.environ.get("MUTATIONS", "2000"))
+SEED = int(os.environ.get("SEED", draw("mutations", 10**6)))
+"""Other envelopes for each commit."""
 STREAMS = 16
 """Streams that are open at once."""
 JOBS = 10_000

@@ -12,12 +12,11 @@ import pytest
 import support.stores
 from support.processes.commands import Command
 from support.processes.world import World
+from support.tries.commit import choose_long
 
 GROUP = str(Path(support.stores.__path__[0]) / "group.py")
 ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 LIMIT_S = 240.0
-
-pytestmark = pytest.mark.long  # four workers import torch
 
 
 def start_agents(world: World) -> list[Command]:
@@ -35,7 +34,13 @@ def start_torchruns(world: World) -> list[Command]:
     return [world.start(f"torchrun {name}", argv, ALONE) for name in ("a", "b")]
 
 
-@pytest.mark.parametrize("start", [start_agents, start_torchruns])
+@pytest.mark.parametrize(
+    "start",  # four workers import torch
+    [
+        pytest.param(start, marks=choose_long("process groups", at, 2), id=start.__name__)
+        for at, start in enumerate((start_agents, start_torchruns))
+    ],
+)
 def test_workers_meet_at_the_store(world: World, start: Callable[[World], list[Command]]) -> None:
     """By `rallypoint://` and with a store: the environment has what they need."""
     commands = start(world)

@@ -30,14 +30,14 @@ QUICK = (
     *("agent_that_succeeds", "two_nodes", "two_roles", "agents_of_two_nodes"),
 )
 """One or two cases of each kind that launch something."""
-PARTS = 3
+PARTS, OTHER_PARTS = 3, 5
 """One of so many of these runs with `make test`, and one of so many others with `make test-long`.
 """
 
 
 def case_parameter(at: int, case: Case) -> object:
     """Return the parameter for a case; those that launch nothing run each time."""
-    marks: tuple[pytest.MarkDecorator, ...] = (choose_long("cases", at, PARTS),)
+    marks: tuple[pytest.MarkDecorator, ...] = (choose_long("cases", at, OTHER_PARTS),)
     if case.name in QUICK:
         marks = choose_marks("quick cases", QUICK.index(case.name), PARTS, PARTS)
     elif case.run.__module__ == launchers.__name__:
