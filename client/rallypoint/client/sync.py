@@ -230,10 +230,14 @@ class Client(Operations):
         *,
         step_ago_ms: int = 0,
         reached: workers.Reached | None = None,
+        is_last: bool = False,
     ) -> Any:
-        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future."""
+        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future.
+
+        The last one has ended when this returns.
+        """
         call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms, reached=reached)
-        return self._transport.begin(call, timeout_s)
+        return self._transport.begin(call, timeout_s, is_last=is_last)
 
     # --- Barriers ---------------------------------------------------------------------------------
 

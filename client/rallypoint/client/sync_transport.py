@@ -143,19 +143,27 @@ class Transport:
                 self.targets = attempts.backoff.order
             self.pause(pause_s)
 
-    def begin(self, call: Call[Request, Response], timeout_s: float) -> Any:
+    def begin(
+        self, call: Call[Request, Response], timeout_s: float, *, is_last: bool = False
+    ) -> Any:
         """Make one attempt without waiting for it; return a grpc.Future.
 
-        If it fails, the next call tries another coordinator.
+        If it fails, the next call tries another coordinator. The last one before the interpreter
+        ends is waited for: gRPC runs the others in a thread, and Python 3.12 starts none then.
         """
         coordinators = Coordinators(self.targets)
         try:
             line = self._find(coordinators.target, BEGIN_S_MAX)
         except Unresolvable as error:
             return error
-        future = line.method(call.method).future(
-            call.request, timeout=timeout_s, metadata=self._connections.metadata()
-        )
+        method, metadata = line.method(call.method), self._connections.metadata()
+        if is_last:
+            try:
+                _, future = method.with_call(call.request, timeout=timeout_s, metadata=metadata)
+            except grpc.RpcError as error:
+                future = error  # which is a future, too
+        else:
+            future = method.future(call.request, timeout=timeout_s, metadata=metadata)
 
         def look(ended: Any, _line: Line[grpc.Channel] = line) -> None:
             if ended.code() in _AWAY:

@@ -81,7 +81,7 @@ class ProgressReports:
         self._is_timed = False
         """`_again` will be called: training may reach no further step, and the last one counts."""
         self._is_over = False
-        """The process ends: what is reported now is not repeated."""
+        """The process ends: there is one more report, and nothing is repeated after a pause."""
 
     def note(self, step: int) -> None:
         """Note that training has reached a step, and report it, now or as soon as it is time."""
@@ -94,16 +94,12 @@ class ProgressReports:
     def flush(self) -> None:
         """Report the last step, and wait a moment for the answer."""
         ends_s = self._now_s() + FLUSH_S
-        self._await_report(ends_s)  # gRPC cancels a call that no one refers to any more
         with self._lock:
             self._is_over = True
-            self._send()
-        self._await_report(ends_s)
-
-    def _await_report(self, ends_s: float) -> None:
-        """Wait for a report; its end calls `_look` meanwhile, so this holds no lock."""
-        if self._report is not None:
+        if self._report is not None:  # its end calls `_look` meanwhile, so this holds no lock
             _has_succeeded(self._report, max(0.0, ends_s - self._now_s()))
+        with self._lock:
+            self._send(max(0.0, ends_s - self._now_s()))
 
     def _send_in_time(self) -> None:
         if self._is_over or self._step <= self._sent:
@@ -121,14 +117,19 @@ class ProgressReports:
             self._is_timed = False
             self._send_in_time()
 
-    def _send(self) -> None:
+    def _send(self, last_s: float | None = None) -> None:
+        """Report the last step; wait so long for the answer if it is the last report."""
         if self._step > self._sent:
             self._sent = self._step
             now_s = self._now_s()
             self._next_s = now_s + INTERVAL_S
             ago_ms = to_ago_ms(self._reached_s, now_s)
             self._report = self._client.begin_report(
-                self._job_id, self._step, REPORT_S, step_ago_ms=ago_ms
+                self._job_id,
+                self._step,
+                REPORT_S if last_s is None else last_s,
+                step_ago_ms=ago_ms,
+                is_last=last_s is not None,
             )
             self._report.add_done_callback(self._look)
 
@@ -141,7 +142,7 @@ class ProgressReports:
                 pause_s = compute_pause_s(self._failures)
                 self._failures += 1
                 self._sent = 0
-                if not self._is_timed:  # further steps do not wait for this
+                if not self._is_timed and not self._is_over:  # further steps do not wait for this
                     self._is_timed = True
                     self._wait(pause_s, self._again)
 
@@ -182,6 +183,8 @@ class MilestoneReports:
         """The milestones in it."""
         self._wait = wait
         self._failures = 0
+        self._is_over = False
+        """The process ends: there is one more report, and it is not repeated."""
 
     def note(self, reached: Mapping[str, float]) -> None:
         """Report milestones, each with when it was reached, without waiting for the answer."""
@@ -192,24 +195,29 @@ class MilestoneReports:
     def flush(self) -> None:
         """Report what no one has heard, and wait a moment for the answers."""
         ends_s = self._now_s() + FLUSH_S
-        while True:
-            with self._lock:
-                self._send()
-                if not self._unheard:
-                    return
-                report, names = self._report, self._names
-            if not _has_succeeded(report, max(0.0, ends_s - self._now_s())):
-                return
+        with self._lock:
+            self._is_over = True
+            report, names = self._report, self._names
+        if report is not None and _has_succeeded(report, max(0.0, ends_s - self._now_s())):
             self._look(names, report)
+        with self._lock:
+            self._send(max(0.0, ends_s - self._now_s()))
 
-    def _send(self) -> None:
-        if not self._unheard or (self._report is not None and not self._report.done()):
+    def _send(self, last_s: float | None = None) -> None:
+        """Report what no one has heard; wait so long for the answer if it is the last report."""
+        is_last = last_s is not None
+        if not self._unheard or self._is_over is not is_last:
+            return
+        if self._report is not None and not self._report.done():
             return
         names, now_s = tuple(self._unheard), self._now_s()
         self._names = names
         ages = {MILESTONES[name]: to_ago_ms(self._unheard[name], now_s) for name in names}
         reached = Reached(self._rank, self._world_size, ages)
-        self._report = self._client.begin_report(self._job_id, 0, REPORT_S, reached=reached)
+        timeout_s = REPORT_S if last_s is None else last_s
+        self._report = self._client.begin_report(
+            self._job_id, 0, timeout_s, reached=reached, is_last=is_last
+        )
         self._report.add_done_callback(partial(self._look, names))
 
     def _look(self, names: tuple[str, ...], report: Any) -> None:
@@ -219,7 +227,7 @@ class MilestoneReports:
                 for name in names:
                     self._unheard.pop(name, None)
                 self._send()
-            elif report.code() in AWAY and self._failures < len(PAUSES_S):
+            elif report.code() in AWAY and self._failures < len(PAUSES_S) and not self._is_over:
                 pause_s = compute_pause_s(self._failures)
                 self._failures += 1
                 self._wait(pause_s, self._again)

@@ -31,7 +31,7 @@ from support.contract.samples import JOB, requests
 from support.core.served import LIMIT_S, Served, served
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-TURN_S = 5.0
+TURN_S = LIMIT_S
 """Far longer than a turn of the coordinator, or a few of them for a long list."""
 WAIT_S = 3.0
 """Deadline of the calls that wait; the coordinator ends the wait before it."""

@@ -70,7 +70,9 @@ class Reports:
         self.pauses: list[tuple[float, Callable[[], None]]] = []
         self.now_s = 50.0
 
-    def begin_report(self, job_id: str, step: int, timeout_s: float, *, reached: Reached) -> Report:
+    def begin_report(
+        self, job_id: str, step: int, timeout_s: float, *, reached: Reached, is_last: bool
+    ) -> Report:
         assert ("j", 0, 3, 4) == (job_id, step, reached.rank, reached.world_size)
         self.sent.append(Report({int(one): ms for one, ms in reached.milestones.items()}))
         return self.sent[-1]

@@ -239,7 +239,9 @@ class Reports:
         self.now_s = 100.0
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
-    def begin_report(self, job_id: str, step: int, timeout_s: float, *, step_ago_ms: int) -> Any:
+    def begin_report(
+        self, job_id: str, step: int, timeout_s: float, *, step_ago_ms: int, is_last: bool
+    ) -> Any:
         self.sent.append((step, step_ago_ms))
         self.reports.append(Report())
         return self.reports[-1]

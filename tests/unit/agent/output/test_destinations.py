@@ -65,6 +65,8 @@ def ask_torch(folder: str, redirects: object, tee: object, shown: set[int] | Non
 @pytest.mark.parametrize("shown", SHOWN)
 def test_destinations_are_those_of_torch(tmp_path: Path, shown: set[int] | None) -> None:
     """Every combination of -r and -t, with and without a filter, gives the same as torch."""
+    if not hasattr(ask_torch(str(tmp_path), ASKED[0], ASKED[0], shown), "filtered_stdout"):
+        pytest.skip("this torch filters no logs")
     for redirects, tee in product(ASKED, ASKED):
         theirs = ask_torch(str(tmp_path), redirects, tee, shown)
         spec = OutputSpec(
