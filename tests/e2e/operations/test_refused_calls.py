@@ -16,6 +16,7 @@ from rallypoint.wire.channel import client_options
 from support.access.protected import bearer, entry, write_rules
 from support.processes.processes import rss_mb
 from support.processes.world import NEW, World
+from support.tries.commit import choose_long
 
 LIMIT_S = 60
 TOKEN = "rp_of-another-job"
@@ -78,8 +79,10 @@ async def refuse(channel: grpc.aio.Channel, flood: Flood) -> None:
     "name",
     [
         # Refused calls wait for their answers: most floods take a minute.
-        pytest.param(name, marks=() if name == "hello_with_token" else pytest.mark.long)
-        for name in FLOODS
+        pytest.param(
+            name, marks=() if name == "hello_with_token" else choose_long("refused calls", at, 3)
+        )
+        for at, name in enumerate(FLOODS)
     ],
 )
 async def test_refused_calls_keep_no_memory(tmp_path: Path, name: str) -> None:
