@@ -124,7 +124,6 @@ def test_version_is_in_one_place() -> None:
     assert [name.partition(":")[0] for name in copies] == ["pyproject.toml"], copies
 
 
-@pytest.mark.long  # mypy without its cache
 def test_program_of_a_user_passes_strict_types(wheel: Path, tmp_path: Path) -> None:
     """mypy finds the types of an installed package, and none is missing."""
     site = tmp_path / "site"
