@@ -14,7 +14,6 @@ STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
 ARGS ?=
 SEEDS ?= 0:2000
-FAILURES ?=
 STEPS ?=
 
 PROTO_SOURCES := $(sort $(shell find proto -name '*.proto' 2>/dev/null))
@@ -106,9 +105,12 @@ simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulat
 check: format-check lint types imports proto-check proto-lint proto-breaking hygiene ## format, lint, types, imports, stubs, proto, words, layout
 
 .PHONY: bench
-bench: $(STAMP) ## measure launches, then failures; each takes arguments of its own
-	$(BIN)/python benchmarks/launch.py --wheel $(ARGS)
-	$(BIN)/python benchmarks/failures.py $(FAILURES)
+bench: $(STAMP) ## measure every figure of the documents, for half an hour: ARGS="--list" or "--only launch"
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+.PHONY: figures
+figures: $(STAMP) ## draw the tables and the chart of the documents from what was measured
+	$(BIN)/python benchmarks/page.py
 
 .PHONY: soak
 soak: $(STAMP) ## 32 agents that stand still now and then, for 30 minutes; nobody may be called dead

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import secrets
-import shlex
-import statistics
 import sys
 import threading
 import time
@@ -28,7 +25,9 @@ from typing import Any
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
-from launch import describe_machine
+from harness.results import Results
+from harness.tables import render_results
+from nodes.forming import WINDOW_S, read_cpu_s, server
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -37,8 +36,9 @@ from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.errors import unpack_detail
-from rounds import WINDOW_S, read_cpu_s, server
 
+TABLE, RATE = "barriers", "small barriers"
+TOOK = "until all have their answer"
 ARRIVE = "/rallypoint.v1.BarrierService/Arrive"
 KEY = "rallypoint-worker-token"
 CHANNELS = 16
@@ -196,7 +196,7 @@ async def node(workers: int, *, nodes: int = 1) -> AsyncIterator[tuple[Node, int
 
 
 async def release(count: int, size: int, repeats: int) -> list[float]:
-    """Return how long after the last arrival each worker had its answer, in ms."""
+    """Return how long after the last arrival the last worker had its answer, in ms."""
     took_ms: list[float] = []
     async with node(count) as (one, _):
         for generation in range(repeats):
@@ -206,7 +206,7 @@ async def release(count: int, size: int, repeats: int) -> list[float]:
             began_s = time.perf_counter()
             calls.append(one.arrive(count - 1, requests[-1]))
             ends_s = await asyncio.gather(*(_end_of(call) for call in calls))
-            took_ms += [(end_s - began_s) * 1000 for end_s in ends_s]
+            took_ms.append((max(ends_s) - began_s) * 1000)
     return took_ms
 
 
@@ -287,12 +287,12 @@ Break = Callable[[Node, int], Awaitable[tuple[float, list[Failure]]]]
 
 
 async def breaks(how: Break, count: int, repeats: int) -> list[float]:
-    """Return how long after a barrier broke each worker knew, and knew why, in ms."""
+    """Return how long after a barrier broke all workers knew, and knew why, in ms."""
     took_ms: list[float] = []
     for _ in range(repeats):
         async with node(count, nodes=2) as (one, _pid):
             since_s, ends = await how(one, count)
-            took_ms += [(end.end_s - since_s) * 1000 for end in ends]
+            took_ms.append((max(end.end_s for end in ends) - since_s) * 1000)
     return took_ms
 
 
@@ -326,44 +326,38 @@ def torch_barrier(count: int, repeats: int) -> list[float]:
         wait(stores[0], f"b{repeat}")
         for thread in threads:
             thread.join()
-        took_ms += [(end_s - began_s) * 1000 for end_s in ended_s]
+        took_ms.append((max(ended_s) - began_s) * 1000)
     return took_ms
 
 
-def show(name: str, values: list[float]) -> None:
-    ordered = sorted(values)
-    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    median = statistics.median(ordered)
-    print(f"| {name} | {median:.1f} | {p99:.1f} | {ordered[-1]:.1f} |", flush=True)
-
-
-def measure(wanted: set[str], chosen: argparse.Namespace) -> None:
-    """Print a row for each measurement."""
+def measure(wanted: set[str], chosen: argparse.Namespace, results: Results) -> None:
+    """Add a row for each measurement."""
     if "release" in wanted:
         took_ms = asyncio.run(release(chosen.workers, 64, chosen.repeats))
-        show(f"{chosen.workers:,} workers, 64 B from each", took_ms)
+        results.add(
+            TABLE, f"{chosen.workers:,} workers, 64 B from each to all", TOOK, "ms", *took_ms
+        )
     if "torch" in wanted:
-        for count in chosen.sizes:
-            ours: list[float] = []
-            theirs: list[float] = []
-            for _ in range(chosen.turns):
-                ours += asyncio.run(release(count, 0, chosen.repeats))
-                theirs += torch_barrier(count, chosen.repeats)
-            show(f"{count} workers", ours)
-            show(f"{count} workers, torch over TCPStore", theirs)
+        for _ in range(chosen.turns):
+            for count in chosen.sizes:
+                ours = asyncio.run(release(count, 0, chosen.repeats))
+                results.add(TABLE, f"{count} workers", TOOK, "ms", *ours)
+                theirs = torch_barrier(count, chosen.repeats)
+                row = f"{count} workers, torch over a TCPStore"
+                results.add(TABLE, row, TOOK, "ms", *theirs)
+    results.write()
     if "loss" in wanted:
-        for how, title in (
-            (worker_fails, "a worker of 64 fails: until all others know which"),
-            (node_vanishes, "a node of a worker of 64 vanishes: until all others know"),
-            (
-                worker_is_missing,
-                "a worker of 64 is missing: from the deadline until all know which",
-            ),
+        for how, row in (
+            (worker_fails, "a worker of 64 fails: until all others have its name"),
+            (node_vanishes, "the node of a worker of 64 vanishes: until all others have its name"),
+            (worker_is_missing, "a worker of 64 is missing: from the deadline until all know"),
         ):
-            show(title, asyncio.run(breaks(how, 64, chosen.losses)))
+            results.add(TABLE, row, TOOK, "ms", *asyncio.run(breaks(how, 64, chosen.losses)))
     if "rate" in wanted:
         per_minute, share = asyncio.run(rate(8, chosen.seconds))
-        print(f"\n{per_minute:,.0f} barriers of 8 workers a minute, {share:.0%} of a core")
+        results.add(RATE, "8 workers", "barriers a minute", "", per_minute)
+        results.add(RATE, "8 workers", "CPU of the coordinator", "% of a core", 100 * share)
+    results.write()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -374,6 +368,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="everything once and small: shows that it works"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     chosen = parser.parse_args()
     chosen.workers, chosen.sizes, chosen.losses, chosen.seconds = 1_024, SIZES, 5, LOOP_S
     if chosen.quick:
@@ -385,13 +380,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     chosen = parse_arguments()
     wanted = {chosen.only} if chosen.only else {"release", "rate", "loss", "torch"}
-    for fact, value in describe_machine().items():
-        print(f"- {fact}: {value}")
-    print(f"- load before: {os.getloadavg()[0]:.2f}")
-    print(f"- command: {shlex.join(['python', *sys.argv])}")
-    print("\n| ms after the last arrival, or the failure | median | p99 | longest |")
-    print("|---|---|---|---|", flush=True)
-    measure(wanted, chosen)
+    results = Results(chosen.json)
+    measure(wanted, chosen, results)
+    print(render_results(results))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ from typing import Any
 
 from crashes.alone import Alone
 from crashes.play import Play
+from harness.results import describe_machine
 from harness.trial import MeasurementFailed
-from launch import describe_machine
 from rallypoint.client import errors
 
 AWAY_S_MAX = 5.0

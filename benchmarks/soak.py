@@ -25,8 +25,8 @@ from datetime import UTC, datetime
 import grpc
 
 from harness.fleet import OurFleet
+from harness.results import describe_machine
 from harness.trial import MeasurementFailed, Trial
-from launch import describe_machine
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc

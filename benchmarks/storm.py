@@ -125,7 +125,7 @@ def swarm(
         ends[why.partition(":")[0]] += 1
 
     def make(number: int) -> Newcomer:
-        agent = Newcomer(number, nodes, Traffic(), runs.one, marked=False, lease_ms=LEASE_MS)
+        agent = Newcomer(number, nodes, Traffic(), runs.one, lease_ms=LEASE_MS)
         agent.on_hello, agent.on_welcome, agent.on_break = opened.one, welcomes.one, note
         return agent
 

@@ -27,6 +27,7 @@ sys.path.insert(
 )  # started as a script, it sees only its folder
 
 from harness.swarm import METHOD, SimulatedAgent, Traffic
+from nodes.forming import Gathering
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -34,7 +35,6 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import node_pb2, scope_pb2
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
-from rounds import Gathering
 
 CROWD = 4_096
 """Nodes of the large job."""
@@ -101,7 +101,7 @@ class Attack:
 
     async def join(self, workers: int = 1) -> Joined:
         """Join a job as a node, and wait for its Run."""
-        agent = Joined(0, 1, Traffic(), lambda: None, marked=False, workers=workers, job_id=JOB)
+        agent = Joined(0, 1, Traffic(), lambda: None, workers=workers, job_id=JOB)
         agent.ran = asyncio.Event()
         agent.metadata = self.metadata
         self.tasks.append(asyncio.create_task(agent.live(self.channel)))  # noqa: TID251
@@ -271,7 +271,7 @@ async def as_worker(attack: Attack) -> Joined:
 
 def new_hello(job_id: str, number: int = 0) -> agent_pb2.SessionRequest:
     """Return the Hello of a new node."""
-    agent = SimulatedAgent(number, 1, Traffic(), lambda: None, marked=False, job_id=job_id)
+    agent = SimulatedAgent(number, 1, Traffic(), lambda: None, job_id=job_id)
     message = agent.hello()
     message.session_id, message.connection = agent.session_id, 1
     return message
@@ -358,7 +358,6 @@ async def crowd(attack: Attack) -> Begin:
         for number in range(begin, begin + STREAMS_PER_CHANNEL):
             agent = SimulatedAgent(
                 *(number, CROWD, Traffic(), gathering.one),
-                marked=False,
                 job_id="crowd",
                 on_welcome=welcomed.one,
                 lease_ms=1_800_000,

@@ -27,15 +27,15 @@ from typing import NoReturn
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
 from access.attacks import ATTACKS
-from harness.swarm import Traffic, open_channel
-from launch import describe_machine
+from harness.results import describe_machine
+from harness.swarm import SimulatedAgent, Traffic, open_channel
+from harness.tables import render_spread
+from nodes.forming import WINDOW_S, Gathering, read_cpu_s, read_rss_mb
 from nodes.processes import raise_file_limit
 from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.credentials import TOKEN_KEY
 from rallypoint.wire.durations import to_duration
-from rounds import WINDOW_S, Gathering, read_cpu_s, read_rss_mb, spread
-from stores.isolation import SETTLE_S, TimedAgent
 
 NODES = 8
 """Of the job that is looked at."""
@@ -44,6 +44,8 @@ BEATS = 3
 BEAT_MS = 500
 """Between two heartbeats of each of its nodes, so that one is always on its way."""
 LOOK_S = 0.1
+SETTLE_S = (0.3, 1.3)
+"""Range of the random pause before a failure. One heartbeat wide: all phases are as likely."""
 STEP_S = 120.0
 """Longest wait for one step."""
 BURST_S = 0.02
@@ -116,6 +118,28 @@ class Found:
             "stall": not self.stalls,
         }
         return [bar for bar, is_kept in kept.items() if not is_kept]
+
+
+class TimedAgent(SimulatedAgent):
+    """A simulated agent that measures how long its heartbeats wait for an answer."""
+
+    sent: tuple[int, float]
+    """The latest heartbeat, and when it was sent."""
+    beats_ms: list[float]
+    """Gets the results."""
+
+    async def say(self, message: agent_pb2.SessionRequest, *, numbered: bool = True) -> None:
+        """Send a message in its envelope."""
+        if message.HasField("heartbeat"):
+            self.sent = message.heartbeat.number, time.perf_counter()
+        await super().say(message, numbered=numbered)
+
+    async def _take(self, message: agent_pb2.SessionResponse) -> None:
+        if message.HasField("acknowledgement"):
+            number, sent_s = self.sent
+            if message.acknowledgement.heartbeat == number:
+                self.beats_ms.append((time.perf_counter() - sent_s) * 1000)
+        await super()._take(message)
 
 
 class QuickAgent(TimedAgent):
@@ -229,8 +253,7 @@ class Job:
         """Make its agents."""
         self._gathering = Gathering(NODES)
         self.agents = [
-            QuickAgent(number, NODES, Traffic(), self._gathering.one, marked=False)
-            for number in range(NODES)
+            QuickAgent(number, NODES, Traffic(), self._gathering.one) for number in range(NODES)
         ]
         for agent in self.agents:
             agent.sent, agent.beats_ms = (0, 0.0), []
@@ -351,7 +374,7 @@ def render(found: list[Found]) -> str:
             *(f"{one.log_kb:.0f}", f"+{one.journal_mb:.1f}"),
             f"{one.client_cores:.2f}, {one.coordinator_cores:.2f}",
             *map(tail, (one.beats_ms, one.alone_beats_ms, one.control_beats_ms)),
-            *map(spread, (one.alone_ms, one.beside_ms)),
+            *map(render_spread, (one.alone_ms, one.beside_ms)),
             *(f"{one.ratio:.2f}", f"{one.machine:.2f}", str(len(one.stalls))),
             ", ".join(one.missed),
         ]

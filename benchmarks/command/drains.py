@@ -28,8 +28,8 @@ import grpc
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
+from harness.results import describe_machine
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
-from launch import describe_machine
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.wire.channel import client_options

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,9 +25,11 @@ import grpc.aio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
+from harness.results import Results
 from harness.swarm import METHOD, SimulatedAgent, Traffic, open_channel
+from harness.tables import render_results
 from harness.witness import BEAT_S, Witness
-from launch import describe_machine
+from nodes.forming import PAUSE_S, WINDOW_S, Gathering, read_cpu_s, read_rss_mb, server
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -37,8 +37,8 @@ from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.v1 import node_service_pb2 as node_service
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import client_options
-from rounds import PAUSE_S, WINDOW_S, Gathering, read_cpu_s, read_rss_mb, server
 
+TABLE, ANSWERS = "readers", "large answers"
 HARNESS = Path(__file__).parents[1] / "harness"
 STEP_S_MAX = 300.0
 """Longest wait for one step."""
@@ -113,7 +113,7 @@ async def measure_rounds(nodes: int, workers: int, repeats: int) -> dict[str, Ro
     async with coordinator() as (port, pid, witness), asyncio.TaskGroup() as lives:
         gathering = Gathering(nodes)
         agents = [
-            SimulatedAgent(number, nodes, Traffic(), gathering.one, marked=False, workers=workers)
+            SimulatedAgent(number, nodes, Traffic(), gathering.one, workers=workers)
             for number in range(nodes)
         ]
         tasks = [lives.create_task(agent.live(open_channel(port))) for agent in agents]
@@ -146,16 +146,13 @@ class Reading:
     took_s: float = 0.0
     late_ms: float = 0.0
     """Slowest answer to a heartbeat of another job meanwhile."""
-    rss_before_mb: float = 0.0
-    """Memory of the coordinator."""
-    rss_after_mb: float = 0.0
+    rss_mb: float = 0.0
+    """Memory of the coordinator afterwards."""
 
 
 async def fail_job(channel: grpc.aio.Channel, number: int) -> None:
     """Let a job of one node run and fail, with a long traceback."""
-    agent = SimulatedAgent(
-        number, 1, Traffic(), lambda: None, marked=False, job_id=f"failed-{number:05}"
-    )
+    agent = SimulatedAgent(number, 1, Traffic(), lambda: None, job_id=f"failed-{number:05}")
     call: Any = channel.stream_stream(
         METHOD,
         request_serializer=agent_pb2.SessionRequest.SerializeToString,
@@ -206,14 +203,13 @@ async def measure_jobs(count: int) -> list[Reading]:
                         await fail_job(channel, number)
 
             await asyncio.gather(*(fail_some() for _ in range(ENDING_AT_ONCE)))
-            reading.rss_before_mb = read_rss_mb(pid)
             stub = service_grpc.JobServiceStub(channel)
             with witness.watch() as late_ms:
                 began = time.perf_counter()
                 await read_jobs(stub, reading)
                 reading.took_s = time.perf_counter() - began
             reading.late_ms = max(late_ms)
-            reading.rss_after_mb = read_rss_mb(pid)
+            reading.rss_mb = read_rss_mb(pid)
     return [reading]
 
 
@@ -237,7 +233,6 @@ async def running_job(port: int, nodes: int, workers: int) -> AsyncIterator[None
             for number in numbers:
                 agent = SimulatedAgent(
                     *(number, nodes, Traffic(), gathering.one),
-                    marked=False,
                     on_welcome=welcomed.one,
                     lease_ms=LEASE_MS,
                     workers=workers,
@@ -273,7 +268,6 @@ async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
                 ),
                 strict=True,
             ):
-                reading.rss_before_mb = read_rss_mb(pid)
                 with witness.watch() as late_ms:
                     began = time.perf_counter()
                     if view is None:
@@ -283,7 +277,7 @@ async def measure_nodes(nodes: int, workers: int) -> list[Reading]:
                     reading.took_s = time.perf_counter() - began
                     await asyncio.sleep(2 * BEAT_S)
                 reading.late_ms = max(late_ms)
-                reading.rss_after_mb = read_rss_mb(pid)
+                reading.rss_mb = read_rss_mb(pid)
     return found
 
 
@@ -311,43 +305,6 @@ async def read_job(
     reading.pages, reading.bytes_max = 1, answer.ByteSize()
 
 
-def spread(values: list[float]) -> str:
-    """Return median and range."""
-    return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
-
-
-def render_rounds(found: dict[str, Rounds]) -> str:
-    """Return the table of rounds."""
-    alone = statistics.median(found["alone"].again_ms)
-    lines = [
-        "| audience | failure until every node has its next Run, ms | ratio "
-        "| CPU of the coordinator, ms | slowest heartbeat of another job, ms |",
-        "|---" * 5 + "|",
-    ]
-    for name, row in found.items():
-        ratio = statistics.median(row.again_ms) / alone
-        lines.append(
-            f"| {name} | {spread(row.again_ms)} | {ratio:.2f} | {spread(row.cpu_ms)} "
-            f"| {row.late_ms:.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def render_readings(found: list[Reading]) -> str:
-    """Return the table of large answers."""
-    lines = [
-        "| answer | messages | longest | time | slowest heartbeat of another job "
-        "| memory of the coordinator before | after |",
-        "|---" * 7 + "|",
-    ]
-    lines += [
-        f"| {one.what} | {one.pages} | {one.bytes_max / 1024:,.0f} KiB | {one.took_s:.2f} s "
-        f"| {one.late_ms:.0f} ms | {one.rss_before_mb:.0f} MiB | {one.rss_after_mb:.0f} MiB |"
-        for one in found
-    ]
-    return "\n".join(lines)
-
-
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure what readers of jobs cost.")
@@ -358,35 +315,43 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8, help="workers of a node (default: 8)")
     parser.add_argument("--jobs", type=int, default=4_096, help="jobs to list (default: 4096)")
     parser.add_argument("--nodes", type=int, default=16_384, help="nodes to read (default: 16384)")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     return parser.parse_args()
 
 
-async def measure_and_print(arguments: argparse.Namespace) -> None:
-    """Measure, and print each table as soon as it is known."""
-    for name, value in describe_machine().items():
-        print(f"- {name}: {value}")
-    print(f"- command: python {' '.join(sys.argv)}\n", flush=True)
-    figures: dict[str, Any] = {}
+async def measure_all(arguments: argparse.Namespace, results: Results) -> None:
+    """Measure, and write each table as soon as it is known."""
     if arguments.only in (None, "rounds"):
         rounds = await measure_rounds(arguments.size, arguments.workers, arguments.repeats)
-        figures["rounds"] = {name: asdict(row) for name, row in rounds.items()}
-        print(render_rounds(rounds) + "\n", flush=True)
-    readings: list[Reading] = []
+        for name, row in rounds.items():
+            column = "failure until every node has its next Run"
+            results.add(TABLE, name, column, "ms", *row.again_ms)
+            results.add(TABLE, name, "CPU of the coordinator", "ms", *row.cpu_ms)
+            results.add(TABLE, name, "slowest heartbeat of another job", "ms", row.late_ms)
+        results.write()
     if arguments.only in (None, "jobs"):
-        readings += await measure_jobs(arguments.jobs)
+        add_readings(results, await measure_jobs(arguments.jobs))
     if arguments.only in (None, "nodes"):
-        readings += await measure_nodes(arguments.nodes, arguments.workers)
-    if readings:
-        figures["readings"] = [asdict(one) for one in readings]
-        print(render_readings(readings), flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=2))
+        add_readings(results, await measure_nodes(arguments.nodes, arguments.workers))
+
+
+def add_readings(results: Results, found: list[Reading]) -> None:
+    """Add and write what large answers cost."""
+    for one in found:
+        results.add(ANSWERS, one.what, "messages", "", one.pages)
+        results.add(ANSWERS, one.what, "longest", "KB", one.bytes_max / 1000)
+        results.add(ANSWERS, one.what, "took", "ms", one.took_s * 1000)
+        results.add(ANSWERS, one.what, "slowest heartbeat of another job", "ms", one.late_ms)
+        results.add(ANSWERS, one.what, "memory of the coordinator", "MB", one.rss_mb)
+    results.write()
 
 
 def main() -> NoReturn:
     """Measure and print."""
-    asyncio.run(measure_and_print(parse_arguments()))
+    arguments = parse_arguments()
+    results = Results(arguments.json)
+    asyncio.run(measure_all(arguments, results))
+    print(render_results(results))
     # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
     # channels, with all of them closed.
     sys.stdout.flush()

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.quickest import meet_at, torchrun
 from harness.stamps import Stamp, Stamps
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
 
@@ -167,11 +168,9 @@ class TorchrunFleet(Fleet):
             self.port = reserved.getsockname()[1]
 
     def command(self, name: str) -> list[str]:
-        meeting = ["--rdzv-id", "fleet", "--rdzv-backend", "c10d"]
-        meeting += ["--rdzv-endpoint", f"127.0.0.1:{self.port}"]
-        meeting += ["--rdzv-conf", "last_call_timeout=1"]
-        nodes = ["--nnodes", f"{max(1, self.size - 1)}:{self.size}", "--nproc-per-node", "1"]
-        return ["torchrun", *nodes, *meeting, "--max-restarts", MANY, "--no-python"]
+        nodes = meet_at(f"127.0.0.1:{self.port}", f"{max(1, self.size - 1)}:{self.size}")
+        job = ["--rdzv-id", "fleet", "--nproc-per-node", "1", "--max-restarts", MANY]
+        return torchrun(*nodes, *job, "--no-python")
 
     def holds_store(self, agent: int) -> bool:
         """Return whether the job depends on this agent, which hosts the store."""

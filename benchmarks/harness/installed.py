@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -22,23 +21,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def clean_environment() -> dict[str, str]:
     """Return this process's environment, in which Python caches bytecode."""
     return {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-
-
-def run_installed(script: Path, arguments: Sequence[str]) -> int:
-    """Run a script with the Python of a fresh environment; return its exit code.
-
-    The environment holds a wheel of this checkout, and the pinned versions of what it needs, with
-    the torch that is installed here. It is removed afterwards.
-
-    Raises:
-        CalledProcessError: the wheel could not be built or installed.
-    """
-    with tempfile.TemporaryDirectory(prefix="installed-") as name:
-        # Without the local part: 2.13.0+cpu is installed as 2.13.0.
-        torch = metadata.version("torch").partition("+")[0]
-        scripts = install(Path(name), f"torch=={torch}")
-        command = [str(scripts / "python"), str(script.relative_to(REPOSITORY)), *arguments]
-        return subprocess.run(command, env=clean_environment(), cwd=REPOSITORY).returncode
 
 
 def install(folder: Path, *others: str) -> Path:

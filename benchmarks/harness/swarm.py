@@ -26,8 +26,6 @@ from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_duration, to_ms
 
 METHOD = "/rallypoint.v1.AgentService/Session"
-MARKS = {"hello": b"H", "heartbeat": b"B", "ready": b"R", "started": b"S", "exited": b"E"}
-"""First byte of each kind of message to a server that parses nothing."""
 SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
 """Sent by the clock: how many fall into a round depends on its duration."""
 
@@ -53,14 +51,11 @@ class Traffic:
     counts: dict[str, int] = field(default_factory=dict)
     """Number of messages of each kind; a desired state is `run`, `stop`, `standby`, …"""
     sizes: dict[str, int] = field(default_factory=dict)
-    samples: dict[str, bytes] = field(default_factory=dict)
-    """The last one of each kind."""
 
     def count(self, kind: str, message: bytes) -> None:
         """Add one message."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.sizes[kind] = self.sizes.get(kind, 0) + len(message)
-        self.samples[kind] = message
 
     def clear(self) -> None:
         """Start counting from zero."""
@@ -77,8 +72,6 @@ class SimulatedAgent:
     traffic: Traffic
     on_run: Callable[[], None]
     """Called when a Run has arrived."""
-    marked: bool
-    """Put a mark before each message, for a server that parses nothing."""
     on_welcome: Callable[[], None] = lambda: None
     """Called when a Welcome has arrived."""
     on_break: Callable[[int, str], None] = show_break
@@ -200,7 +193,7 @@ class SimulatedAgent:
     def _pack(self, message: agent_pb2.SessionRequest) -> bytes:
         kind, packed = message.WhichOneof("message") or "", message.SerializeToString()
         self.traffic.count(kind, packed)
-        return MARKS[kind] + packed if self.marked else packed
+        return packed
 
     def _unpack(self, packed: bytes) -> agent_pb2.SessionResponse:
         message = agent_pb2.SessionResponse.FromString(packed)

@@ -141,7 +141,8 @@ class Trial:
                     stdout=log if stdout is None else stdout,
                     stderr=log,
                     start_new_session=True,
-                    env=clean_environment(),
+                    # A coordinator that a node hosts leaves nothing in the user's folders.
+                    env={**clean_environment(), "XDG_STATE_HOME": str(self.folder / "state")},
                 )
             except OSError as error:
                 raise MeasurementFailed(f"cannot start {binary}: {error.strerror}") from error

@@ -20,7 +20,7 @@ class Witness:
 
     def __init__(self, port: int) -> None:
         self._channel = open_channel(port)
-        self._agent = SimulatedAgent(0, 1, Traffic(), lambda: None, marked=False, job_id="witness")
+        self._agent = SimulatedAgent(0, 1, Traffic(), lambda: None, job_id="witness")
         self.late_ms: list[float] = []
 
     async def beat(self) -> None:

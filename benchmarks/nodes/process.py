@@ -1,6 +1,6 @@
 """A process that holds a share of the simulated agents; its parent commands it by lines.
 
-    python benchmarks/nodes/process.py PORT FIRST COUNT NODES MARKED
+    python benchmarks/nodes/process.py PORT FIRST COUNT NODES
 
 begin       connect all agents of the share
 fail        its next agent reports a failed worker
@@ -27,15 +27,15 @@ from harness.swarm import SimulatedAgent, Traffic, open_channel
 class Share:
     """The agents of this process."""
 
-    def __init__(self, port: int, first: int, count: int, nodes: int, *, marked: bool) -> None:
-        """Make `count` agents of a job of `nodes`; `marked` as in `SimulatedAgent`."""
+    def __init__(self, port: int, first: int, count: int, nodes: int) -> None:
+        """Make `count` agents of a job of `nodes`."""
         self._port = port
         self._count = count
         self._arrived = 0
         self._failures = 0
         self.traffic = Traffic()
         self._agents = [
-            SimulatedAgent(number, nodes, self.traffic, self._arrive, marked)
+            SimulatedAgent(number, nodes, self.traffic, self._arrive)
             for number in range(first, first + count)
         ]
 
@@ -68,8 +68,7 @@ class Share:
                     raise ValueError(command)
 
     def _count_traffic(self) -> dict[str, object]:
-        samples = {kind: sample.hex() for kind, sample in self.traffic.samples.items()}
-        return {"counts": self.traffic.counts, "sizes": self.traffic.sizes, "samples": samples}
+        return {"counts": self.traffic.counts, "sizes": self.traffic.sizes}
 
 
 async def live(share: Share) -> None:
@@ -83,8 +82,8 @@ async def live(share: Share) -> None:
 def main() -> None:
     """Serve the parent."""
     gc.disable()  # so that no agent is late because of another; the process lives for minutes
-    port, first, count, nodes, marked = map(int, sys.argv[1:])
-    asyncio.run(live(Share(port, first, count, nodes, marked=bool(marked))))
+    port, first, count, nodes = map(int, sys.argv[1:])
+    asyncio.run(live(Share(port, first, count, nodes)))
 
 
 if __name__ == "__main__":

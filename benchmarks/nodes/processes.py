@@ -65,8 +65,6 @@ class Crowd:
             for kind, count in found["counts"].items():
                 traffic.counts[kind] = traffic.counts.get(kind, 0) + count
                 traffic.sizes[kind] = traffic.sizes.get(kind, 0) + found["sizes"][kind]
-            for kind, sample in found["samples"].items():
-                traffic.samples[kind] = bytes.fromhex(sample)
         return traffic
 
     async def _expect(self, word: str) -> None:
@@ -90,17 +88,16 @@ class Crowd:
         process.stdin.write(command)
 
 
-def agents(port: int, nodes: int, *, marked: bool) -> AbstractAsyncContextManager[Crowd]:
+def agents(port: int, nodes: int) -> AbstractAsyncContextManager[Crowd]:
     """Make `nodes` agents, not connected yet, for the server on `port`; end them afterwards.
 
     Args:
         port: where the server listens.
         nodes: how many.
-        marked: see `SimulatedAgent`.
     """
 
     def command(first: int, count: int) -> tuple[str, ...]:
-        numbers = map(str, (port, first, count, nodes, int(marked)))
+        numbers = map(str, (port, first, count, nodes))
         return sys.executable, str(SCRIPT), *numbers
 
     return crowd_of(nodes, command)

@@ -18,15 +18,12 @@ from harness.trial import MeasurementFailed
 
 LINE_BYTES = 64
 """Length of a mark; at most PIPE_BUF (4096), below which writes do not mix."""
-STARTED, MAIN, REDUCED = b"started", b"main", b"reduced"
-"""The first line of the script, torch imported, the first all-reduce done."""
-STEP_S = 0.05
+MAIN, REDUCED = b"main", b"reduced"
+"""Torch imported, the first all-reduce done."""
+STEP_S = 0.1
 """Pause between the steps, so that the workers leave the cores to the launchers."""
-REDUCE_LIMIT_S = 30.0
-"""How long a process group may take to form. Some never do: its members have different keys."""
 _SOURCE = f"""\
-import time; started_ns = time.monotonic_ns()
-import os, sys
+import os, sys, time
 import torch
 import torch.distributed as dist
 line = os.open(sys.argv[1], os.O_WRONLY)
@@ -34,7 +31,6 @@ def mark(kind, clock_ns):
     words = kind, os.getpid(), os.environ["RANK"], os.environ["WORLD_SIZE"], clock_ns
     os.write(line, " ".join(map(str, words)).encode().ljust({LINE_BYTES - 1}) + b"\\n")
 mark("main", time.monotonic_ns())
-mark("started", started_ns)
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -62,16 +58,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """A world whose workers are all in their main program.
+    """A world whose workers have all done an all-reduce.
 
     pids: its workers by rank.
-    started_ns, main_ns, reduced_ns: when the last of them got so far; None: it did not in time.
+    main_ns, reduced_ns: when the last of them got so far.
     """
 
     pids: tuple[int, ...]
-    started_ns: int
     main_ns: int
-    reduced_ns: int | None
+    reduced_ns: int
 
 
 class Marks:
@@ -93,7 +88,7 @@ class Marks:
     def await_world(
         self, world_size: int, old: Collection[int], limit_s: float, ends: Collection[int] = ()
     ) -> Moments:
-        """Wait until all workers of a new world have done an all-reduce, or are in main for long.
+        """Wait until all workers of a new world have done an all-reduce.
 
         Args:
             world_size: how many they are.
@@ -105,18 +100,13 @@ class Marks:
             MeasurementFailed: it takes too long, or a launcher has ended.
         """
         deadline_s = time.monotonic() + limit_s
-        found: dict[bytes, dict[int, Mark]] = {kind: {} for kind in (STARTED, MAIN, REDUCED)}
-        is_in_main = False
-        while not _is_world(found, REDUCED, world_size):
-            if not is_in_main and _is_world(found, STARTED, world_size):
-                is_in_main = True
-                deadline_s = min(deadline_s, time.monotonic() + REDUCE_LIMIT_S)
+        main: dict[int, Mark] = {}
+        reduced: dict[int, Mark] = {}
+        while len(reduced) < world_size or not _are_alike(main, reduced):
             left_s = max(0.0, deadline_s - time.monotonic())
             ready = select.select([self._fd, *ends], [], [], left_s)[0]
-            if not ready and is_in_main:
-                break
             if not ready:
-                known = ", ".join(f"{kind.decode()}: {len(each)}" for kind, each in found.items())
+                known = f"in main: {len(main)}, all-reduce: {len(reduced)}"
                 raise MeasurementFailed(f"no new world in {limit_s:g} s ({known})")
             if self._fd not in ready:
                 raise MeasurementFailed("a launcher ended before its workers ran")
@@ -124,23 +114,16 @@ class Marks:
                 kind, *numbers = line.split()
                 one = Mark(kind, *map(int, numbers))
                 if one.pid not in old and one.world_size == world_size:
-                    found[kind][one.rank] = one
-        started, main, reduced = (found[kind] for kind in (STARTED, MAIN, REDUCED))
-        is_reduced = _is_world(found, REDUCED, world_size)
+                    (main if kind == MAIN else reduced)[one.rank] = one
         return Moments(
-            pids=tuple(started[rank].pid for rank in sorted(started)),
-            started_ns=max(one.clock_ns for one in started.values()),
+            pids=tuple(main[rank].pid for rank in sorted(main)),
             main_ns=max(one.clock_ns for one in main.values()),
-            reduced_ns=max(one.clock_ns for one in reduced.values()) if is_reduced else None,
+            reduced_ns=max(one.clock_ns for one in reduced.values()),
         )
 
 
-def _is_world(found: dict[bytes, dict[int, Mark]], kind: bytes, world_size: int) -> bool:
-    """Return whether every rank has got so far, and all marks are of these workers."""
-    kinds = (STARTED, MAIN, REDUCED) if kind == REDUCED else (STARTED, MAIN)
-    last = found[kind]
-    return len(last) == world_size and all(
-        found[each].get(rank) is not None and found[each][rank].pid == one.pid
-        for rank, one in last.items()
-        for each in kinds
-    )
+def _are_alike(main: dict[int, Mark], reduced: dict[int, Mark]) -> bool:
+    """Return whether all marks are of the same workers."""
+    return {rank: one.pid for rank, one in main.items()} == {
+        rank: one.pid for rank, one in reduced.items()
+    }

@@ -1,0 +1,167 @@
+"""Draw every figure of the documents from benchmarks/results/: tables, sentences, the chart.
+
+    python benchmarks/page.py            writes them
+    python benchmarks/page.py --check    names the files that differ from the results
+
+A document says where a figure belongs: between `<!-- figures: NAME -->` and `<!-- end -->`, on
+separate lines for a table, within a line for a number. The names are in `FIGURES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from charts.chart import draw
+from harness.installed import REPOSITORY
+from harness.results import FOLDER, Results, read_results
+from harness.tables import format_number, median_of, render_origin, render_table
+
+CHART = "docs/images/torchrun.svg"
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/operations.md", "docs/relays.md")
+RAW = "https://raw.githubusercontent.com/rallypoint-dev/rallypoint/main"
+_BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->)(\n?).*?\n?(<!-- end -->)", re.DOTALL)
+
+TORCHRUN, COLD, WARM = "torchrun, quickest settings", "Rallypoint", "Rallypoint, `--warm torch`"
+STARTED, BACK = "command to first all-reduce", "SIGKILL to first all-reduce"
+LAUNCHERS, STANDBYS = "memory of launchers", "memory of standbys"
+
+
+def read(name: str) -> Results:
+    return read_results(FOLDER / f"{name}.json")
+
+
+def draw_section(name: str, *tables: str) -> str:
+    """Return tables of a benchmark, and where they are from."""
+    results = read(name)
+    drawn = [render_table(results, table) for table in tables]
+    return "\n\n".join([*drawn, render_origin(results.origin)])
+
+
+def draw_headline() -> str:
+    """Return the table of the first page."""
+    columns = (BACK, STARTED, LAUNCHERS, STANDBYS)
+    return render_table(read("recovery"), "recovery", columns=columns)
+
+
+def draw_chart() -> str:
+    """Return the chart as an image with its figures as text."""
+    recovery = partial(median_of, read("recovery"), "recovery")
+    back = (f"{name} {format_number(recovery(name, BACK))} s" for name in (TORCHRUN, COLD, WARM))
+    text = f"A worker is killed, until training continues: {'; '.join(back)}".replace("`", "")
+    return f"![{text}]({RAW}/{CHART})"
+
+
+def draw_svg() -> str:
+    """Return the chart itself."""
+    recovery = read("recovery")
+
+    def bars(*columns: str) -> list[tuple[str, float]]:
+        return [
+            (name.replace("`", ""), sum(known(name, column) for column in columns))
+            for name in (TORCHRUN, COLD, WARM)
+        ]
+
+    def known(name: str, column: str) -> float:
+        if column == STANDBYS and name != WARM:
+            return 0.0
+        return median_of(recovery, "recovery", name, column)
+
+    return draw(
+        [
+            ("A worker is killed: until the first all-reduce of all workers", "s", bars(BACK)),
+            ("Start: from the command to the first all-reduce", "s", bars(STARTED)),
+            (
+                "Memory beside the workers, both nodes: agents, coordinator or store, standbys",
+                "MB",
+                bars(LAUNCHERS, STANDBYS),
+            ),
+        ]
+    )
+
+
+def draw_size() -> str:
+    """Return what a coordinator needs, by the number of nodes."""
+    rounds = read("rounds")
+    rows = [cell.row for cell in rounds.cells if cell.table == "rounds" and "on a" not in cell.row]
+    columns = ("memory", "CPU when idle", "round again")
+    return render_table(rounds, "rounds", rows=list(dict.fromkeys(rows)), columns=columns)
+
+
+def draw_median(name: str, table: str, row: str, column: str) -> str:
+    """Return one number."""
+    return format_number(median_of(read(name), table, row, column))
+
+
+AGENT = "agent of a 2-node job, with its helper"
+RELAY = ("rounds", "one rack", "64 nodes, through a relay")
+FIGURES: dict[str, Callable[[], str]] = {
+    "agent-memory": partial(draw_median, "launch", "memory", AGENT, "memory"),
+    "barriers": partial(draw_section, "barriers", "barriers", "small barriers"),
+    "chart": draw_chart,
+    "commands": partial(draw_section, "commands", "commands"),
+    "coordinator-memory": partial(draw_median, "launch", "memory", "coordinator", "memory"),
+    "failures": partial(draw_section, "failures", "failures"),
+    "headline": draw_headline,
+    "journal": partial(draw_section, "journal", "journal"),
+    "launch": partial(draw_section, "launch", "launch", "memory"),
+    "readers": partial(draw_section, "readers", "readers", "large answers"),
+    "recovery": partial(draw_section, "recovery", "recovery"),
+    "relay-cpu": partial(draw_median, *RELAY, "CPU time of the relay for all of it"),
+    "relay-memory": partial(draw_median, *RELAY, "memory of the relay"),
+    "rounds": partial(draw_section, "rounds", "rounds", "one rack"),
+    "size": draw_size,
+}
+
+
+def fill(text: str) -> str:
+    """Return a document with its figures drawn again.
+
+    Raises:
+        KeyError: there is no such figure.
+        LookupError: it was not measured.
+    """
+
+    def one(found: re.Match[str]) -> str:
+        begin, name, line, end = found.groups()
+        figure = FIGURES[name]
+        try:
+            drawn = figure()
+        except FileNotFoundError:
+            drawn = "Not measured yet."
+        return f"{begin}{line}{drawn}{line}{end}"
+
+    return _BLOCK.sub(one, text)
+
+
+def draw_all() -> dict[Path, str]:
+    """Return what each document, and the chart, should contain."""
+    paths = [REPOSITORY / name for name in DOCUMENTS]
+    drawn = {path: fill(path.read_text(encoding="utf-8")) for path in paths}
+    if (FOLDER / "recovery.json").exists():
+        drawn[REPOSITORY / CHART] = draw_svg()
+    return drawn
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Draw the figures of the documents.")
+    parser.add_argument("--check", action="store_true", help="only name the files that differ")
+    arguments = parser.parse_args()
+    stale = {
+        path: text
+        for path, text in draw_all().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+    for path, text in stale.items():
+        print(path.relative_to(REPOSITORY))
+        if not arguments.check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
