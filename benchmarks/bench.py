@@ -106,7 +106,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="installed-") as folder:
         # Without the local part: 2.13.0+cpu is installed as 2.13.0.
         torch = metadata.version("torch").partition("+")[0]
-        python = install(Path(folder), f"torch=={torch}") / "python"
+        # torch works without numpy, but warns; its users have it.
+        python = install(Path(folder), f"torch=={torch}", "numpy") / "python"
         for one in chosen:
             await_calm(deadline_s)
             if time.monotonic() >= deadline_s:
