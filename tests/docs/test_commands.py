@@ -96,8 +96,10 @@ def prepare_env(session: Session, world: World) -> dict[str, str]:
 
 
 def fit(command: str, ports: Mapping[str, int]) -> str:
-    """Return a command with free ports, and with this checkout as the repository."""
+    """Return a command with free ports, with this checkout as the repository, and with a number of
+    epochs by which pkill finds no worker of other tests."""
     command = command.replace(URL, f"{REPOSITORY} rallypoint")
+    command = command.replace("epochs 25", f"epochs {25 + os.getpid() % 30}")
     for printed, free in ports.items():
         command = command.replace(printed, str(free))
     return command

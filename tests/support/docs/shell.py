@@ -35,8 +35,14 @@ def shape(line: str) -> str:
 
 def _has_shape(wanted: str, line: str) -> bool:
     """Return whether a line has a shape, also beside another: workers write without a buffer, the
-    text and its end apart."""
-    return wanted in shape(line)
+    text and its end apart. `…` stands for anything."""
+    found, at = shape(line), 0
+    for part in map(str.strip, wanted.split("…")):
+        at = found.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
 
 
 class Shell:
