@@ -39,8 +39,9 @@ help: ## list the targets
 demo: $(STAMP) ## run the demonstration: a job that survives a worker, the coordinator and a node
 	$(BIN)/python examples/demo.py $(ARGS)
 
-# Most end-to-end tests wait for processes and for leases: more tests at once than processors.
-JOBS ?= 6
+# Most end-to-end tests wait for processes and for leases: more tests at once than processors. But
+# each of the processes finds all tests first.
+JOBS ?= 5
 PYTEST = $(BIN)/python -m pytest -n $(JOBS)
 # One end-to-end test that fails may run again, alone and under load; the program says which rules.
 PYTEST_TWICE = $(BIN)/python tests/support/tries/second_try.py -n $(JOBS)
@@ -50,16 +51,21 @@ HYGIENE := tests/unit/repo
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
-test: $(STAMP) ## run the tests, but for the long ones
+test: $(STAMP) ## run the unit tests, some seeds, and half of what starts processes
 	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
+# Unit tests of what starts processes, or imports torch: not for test-fast.
+PARTS_WITH_PROCESSES := $(addprefix tests/unit/,agent/helper elastic release torch wire/test_loading.py \
+	$(addprefix server/,etcd journal/etcd journal/sqlite routing shards))
 .PHONY: test-fast
 test-fast: JOBS = 3  # unit tests do not wait
-test-fast: $(STAMP) ## run the unit tests and a few simulation seeds
-	$(PYTEST) --budget 60 -m "not long and not nightly and not records" --ignore $(HYGIENE) tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
+test-fast: $(STAMP) ## run most unit tests and a few simulation seeds
+	$(PYTEST) --budget 60 -m "not long and not nightly and not records" \
+		$(addprefix --ignore ,$(HYGIENE) $(PARTS_WITH_PROCESSES)) \
+		tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
-test-long: $(STAMP) ## run the long tests: torchrun itself, more seeds, the soak
+test-long: $(STAMP) ## run the other half, and the long tests: torchrun itself, more seeds, the soak
 	$(PYTEST_TWICE) --budget 700 -m "long and not nightly" $(ARGS)
 
 .PHONY: test-all

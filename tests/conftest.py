@@ -18,6 +18,7 @@ import pytest
 from rallypoint.base import log, names
 from support.machines.resolver import Resolver, install
 from support.tries.commit import find_commit
+from support.tries.drawing import Drawing
 from support.tries.skips import Skips
 from support.tries.times import Meter, Times
 
@@ -164,6 +165,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Times(config.getoption("budget_s")))
         config.pluginmanager.register(Skips())
     config.pluginmanager.register(Meter())
+    config.pluginmanager.register(Drawing(LAST))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -142,7 +142,8 @@ def test_report_of_progress_waits_for_no_name_server(resolver: Resolver) -> None
             report.result(timeout=0.0)
         resolver.release("head")
         while (report := client.begin_report("j", 2, LIMIT_S)).done():
-            pass
+            if report.code() is not grpc.StatusCode.UNAVAILABLE:
+                break  # it was answered before we looked
 
         assert workers_pb2.ReportProgressResponse() == report.result(LIMIT_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.tries.commit import choose_long, choose_marks, choose_seeds, draw
+from support.tries.drawing import PARTS, is_drawn
 
 
 def test_seeds_of_a_commit() -> None:
@@ -32,3 +33,12 @@ def test_one_part_of_a_table_is_long() -> None:
     names = [choose_long("examples", at, 3).name for at in range(30)]
 
     assert {name: names.count(name) for name in names} == {"long": 10, "nightly": 20}
+
+
+def test_every_test_is_drawn_sometimes() -> None:
+    """One of so many each time, others for the next commit."""
+    tests = [f"tests/e2e/test_file.py::test_{number}" for number in range(200)]
+    drawn = [{one for one in tests if is_drawn(one, f"{commit}")} for commit in range(10)]
+
+    assert all(0.5 < len(one) * PARTS / len(tests) < 1.5 for one in drawn)
+    assert set().union(*drawn) == set(tests)

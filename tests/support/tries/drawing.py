@@ -1,0 +1,49 @@
+"""Which end-to-end tests a run of `make test` has: a part, another one for each commit.
+
+The others are marked `long`, and so is what would run last, with nothing beside it. `make test-all`
+has all of them. Tests that are named one by one run as they are marked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from support.tries.commit import draw
+
+FOLDERS = ("tests/e2e/", "tests/docs/test_commands.py")
+PARTS = 2
+"""One of so many tests below these folders is drawn."""
+TIERS = frozenset({"long", "nightly", "records"})
+
+
+def is_drawn(nodeid: str, commit: str | None = None) -> bool:
+    """Return whether the test runs with `make test` at a commit: this one, unless it is given."""
+    return draw(f"test {nodeid}", PARTS, commit) == 0
+
+
+@dataclass(eq=False)  # pytest keeps its plugins in sets
+class Drawing:
+    """Marks the tests that are not drawn, before any is chosen by its marks."""
+
+    last: tuple[str, ...]
+    """Beginnings of the ids of the tests that run last."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        if any("::" in one for one in config.args):
+            return
+        for item in items:
+            if TIERS & {mark.name for mark in item.iter_markers()}:
+                continue
+            starts = item.nodeid.startswith(FOLDERS) and "tmp_path" in _fixtures_of(item)
+            if item.nodeid.startswith(self.last) or (starts and not is_drawn(item.nodeid)):
+                item.add_marker(pytest.mark.long)
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    """Return the names of all fixtures of a test: what starts processes has a folder for them."""
+    return item.fixturenames if isinstance(item, pytest.Function) else []
