@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
@@ -31,6 +32,13 @@ CASES = {
     **{f"verdict-{name}": ("verdict", scene) for name, scene in scenes.FAILURES.items()},
 }
 """Of each transcript the command and the job."""
+
+
+@functools.cache
+def find_case(name: str) -> tuple[str, job_pb2.Job]:
+    """Return the command of a transcript and its job, which is shared."""
+    command, scene = CASES[name]
+    return command, scenes.show(scene())
 
 
 def print_scene(command: str, job: job_pb2.Job) -> str:
@@ -78,7 +86,7 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.txt"):
         old.unlink()
-    for name, (command, scene) in CASES.items():
-        text = print_scene(command, scenes.show(scene()))
+    for name in CASES:
+        text = print_scene(*find_case(name))
         (FOLDER / f"{name}.txt").write_text(text, encoding="utf-8")
     print(f"{len(CASES)} transcripts in {FOLDER}", file=sys.stderr)

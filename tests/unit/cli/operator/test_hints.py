@@ -18,7 +18,7 @@ from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.table import COMMANDS
 from rallypoint.client.errors import Refused, UnknownJob, UnknownNode
 from rallypoint.v1 import job_pb2, node_pb2
-from support.operator import scenes, transcripts
+from support.operator import transcripts
 
 REPOSITORY = Path(__file__).parents[4]
 PORTIONS = ("agent", "base", "cli", "client", "proto", "server")
@@ -81,9 +81,9 @@ def check(text: str) -> int:
 def test_views_repeat_the_address() -> None:
     """All of them, of jobs in every state, in each width."""
     count = 0
-    for command, scene in transcripts.CASES.values():
+    for name in transcripts.CASES:
         for width in transcripts.WIDTHS:
-            text = transcripts.run(command, scenes.show(scene()), width, "-c", GIVEN)
+            text = transcripts.run(*transcripts.find_case(name), width, "-c", GIVEN)
             count += check(text)
 
     assert count > len(transcripts.WIDTHS) * 10

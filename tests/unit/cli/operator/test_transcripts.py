@@ -19,10 +19,9 @@ from support.operator import picture, scenes, transcripts
 @pytest.mark.parametrize("name", transcripts.CASES)
 def test_what_is_printed(name: str) -> None:
     """In terminals of 80 and 200 columns, and in a pipe."""
-    command, scene = transcripts.CASES[name]
     expected = (transcripts.FOLDER / f"{name}.txt").read_text(encoding="utf-8")
 
-    assert transcripts.print_scene(command, scenes.show(scene())) == expected
+    assert transcripts.print_scene(*transcripts.find_case(name)) == expected
 
 
 def test_picture_is_fresh() -> None:
@@ -40,8 +39,7 @@ def test_no_transcript_is_left_over() -> None:
 @pytest.mark.parametrize("name", transcripts.CASES)
 def test_lines_fit(name: str) -> None:
     """No line is longer than the terminal, none ends with a space, and none has a colour."""
-    command, scene = transcripts.CASES[name]
-    text = transcripts.run(command, scenes.show(scene()), 80)
+    text = transcripts.run(*transcripts.find_case(name), 80)
 
     assert [line for line in text.splitlines() if len(line) > 80 or line != line.rstrip()] == []
     assert "\x1b" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from rallypoint.server import stepper
 from rallypoint.server.core.messages import inputs
@@ -29,12 +30,13 @@ SPEC = JobSpec(min_nodes=NODES, max_nodes=NODES, max_restarts=3)
 class Fleet:
     """Nodes whose messages all arrive in one turn each, and the journal of their coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = NODES) -> None:
+        spec = replace(SPEC, min_nodes=nodes, max_nodes=nodes)
         self.state = State("c", 1_000, first_epoch=1_000)
         self.records: list[JournalRecord] = []
         self._stepper = Stepper(self.state)
-        self._sequences = [0] * NODES
-        self._identities = [identity(f"n{n}", SPEC, session=n + 1) for n in range(NODES)]
+        self._sequences = [0] * nodes
+        self._identities = [identity(f"n{n}", spec, session=n + 1) for n in range(nodes)]
         self._now_ms = 0
 
     def senders(self) -> list[inputs.Sender]:
@@ -135,7 +137,7 @@ def test_notes_that_cannot_be_found_are_replaced_by_everything(
         raise LookupError
 
     monkeypatch.setattr(stepper, "note_changes", strike)
-    fleet = Fleet()
+    fleet = Fleet(16)
     fleet.turn(*fleet.hellos())
     senders = fleet.senders()
     fleet.turn(*(inputs.Started(sender, 1, (1,)) for sender in senders))
