@@ -12,6 +12,8 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.server.hosting import protecting
+from rallypoint.server.rpc.guards import peers
 from rallypoint.server.rpc.guards.access.audit import NO_CALL, Audit, Call
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.limits import (
@@ -61,6 +63,13 @@ def lines() -> Iterator[list[Any]]:
     """Return the events that are logged, as they come."""
     with capture_logs() as lines:
         yield lines
+
+
+@pytest.fixture(autouse=True)
+def minute_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no minute of a coordinator end while a slow machine makes many calls."""
+    for module in (peers, protecting):
+        monkeypatch.setattr(module, "Lines", lambda _: Lines(Clock()))
 
 
 def count(lines: list[Any], **facts: Any) -> int:

@@ -17,6 +17,7 @@ from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting import protecting
 from rallypoint.server.hosting.protecting import Protected
+from rallypoint.server.rpc.guards.access import gate
 from rallypoint.server.rpc.guards.access.auth.rules import Rules, parse_rules
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.protection import Protection
@@ -209,15 +210,18 @@ async def test_overlap_ends_nothing(tmp_path: Path, lines: list[Any]) -> None:
     assert "node_departed" not in kinds
 
 
-async def test_token_expires(tmp_path: Path, lines: list[Any]) -> None:
+async def test_token_expires(
+    tmp_path: Path, lines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file has not changed: its time is over."""
-    ends = datetime.now(UTC) + timedelta(seconds=1)
+    ends = datetime.now(UTC) + timedelta(hours=1)
     rules = entry("x", "viewer", OLD, more=f"expires = {ends.isoformat()}")
     async with (
         protected_site(tmp_path, rules=rules + STRANGER, needs_client=False) as site,
         site.channel() as channel,
     ):
         call, other = await watch(channel, bearer(OLD)), await watch(channel, bearer(OTHER))
+        monkeypatch.setattr(gate, "_unix_ms", lambda: round(ends.timestamp() * 1000))
 
         assert (NO_ONE, "ACCESS_TOKEN_EXPIRED") == await ending(call)
         assert not other.done()
@@ -266,10 +270,10 @@ async def test_forwarded_watch_ends(lines: list[Any]) -> None:
     """At the coordinator that the client has called, which alone asks who calls."""
     sources = [Source(parse_rules(entry("x", "viewer", OLD) + STRANGER)) for _ in range(2)]
     gates = [Gate(source) for source in sources]
-    for gate in gates:
-        gate.identities.use(b"of the store")
+    for one in gates:
+        one.identities.use(b"of the store")
     asks = Protection(authenticates=True)
-    async with fleet(protected=[Protected(asks, gate) for gate in gates]) as both:
+    async with fleet(protected=[Protected(asks, one) for one in gates]) as both:
         calls = [await watch(both.members[0].channel, bearer(OLD), job_of(n)) for n in (0, 1)]
         sources[1].rules = parse_rules(STRANGER)  # of the owner
         await gates[1].check_streams()
@@ -286,7 +290,7 @@ async def test_forwarded_watch_ends(lines: list[Any]) -> None:
 async def test_stream_that_cannot_be_checked_keeps_no_other_one() -> None:
     """All others are checked, and all are checked again at the next look."""
     source = Source(parse_rules(STRANGER))
-    gate, checked, ended = Gate(source), list[str](), list[AccessRefused]()
+    made, checked, ended = Gate(source), list[str](), list[AccessRefused]()
 
     def fail() -> AccessRefused | None:
         checked.append("broken")
@@ -296,12 +300,12 @@ async def test_stream_that_cannot_be_checked_keeps_no_other_one() -> None:
         checked.append("sound")
         return token_missing()
 
-    gate.streams.hold(fail, ended.append)
-    gate.streams.hold(refuse, ended.append)
+    made.streams.hold(fail, ended.append)
+    made.streams.hold(refuse, ended.append)
     source.rules = parse_rules(STRANGER)
     for _ in range(2):
         with pytest.raises(ExceptionGroup):
-            await gate.check_streams()
+            await made.check_streams()
 
     assert ["broken", "broken", "sound"] == sorted(checked)
     assert ["ACCESS_TOKEN_MISSING"] == [refused.reason for refused in ended]
