@@ -58,7 +58,9 @@ def test_commands_know_the_flags(unit: Path) -> None:
     """The commands accept the flags of the units."""
     _, name, *words = read_command(unit)
     values = {"$COMMAND": ["train.py"], "$EXTRA_FLAGS": []}
-    PARSERS[name].read([one for word in words for one in values.get(word, [word])], {})
+    read = PARSERS[name].read([one for word in words for one in values.get(word, [word])], {})
+
+    assert sum(word.startswith("--") for word in words) == len(read.given)
 
 
 def test_agents_restart_only_what_may_run_again() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from structlog.testing import capture_logs
 
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import (
@@ -219,5 +220,11 @@ def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     """A folder, a missing folder, a pipe without a reader and a full disk are logged, no more."""
     os.mkfifo(tmp_path / "pipe")
 
-    for path in (tmp_path, tmp_path / "no" / "file", tmp_path / "pipe", Path("/dev/full")):
-        report_exit(str(path), "why", 75, NOW_S)
+    paths = [tmp_path, tmp_path / "no" / "file", tmp_path / "pipe", Path("/dev/full")]
+    with capture_logs() as lines:
+        for path in paths:
+            report_exit(str(path), "why", 75, NOW_S)
+
+    assert [("error_file_not_written", str(path)) for path in paths] == [
+        (line["event"], line["path"]) for line in lines
+    ]

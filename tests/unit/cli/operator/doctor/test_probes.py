@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rallypoint.cli.operator.doctor.facts import (
@@ -64,6 +64,7 @@ def test_a_certificate_of_openssl_is_read() -> None:
     assert time.gmtime(found.ends_s)[0] == 2126
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(DER) - 1), st.binary(max_size=8), st.integers(0, 8))
 def test_a_damaged_certificate_is_refused_or_read(at: int, other: bytes, gone: int) -> None:
     """It comes from the network: no other error than ValueError, and no endless loop."""
