@@ -34,7 +34,7 @@ def test_node_that_comes_while_a_closed_run_ends_finds_it_closed() -> None:
         first.set_closed()
         with pytest.raises(RendezvousClosedError):
             pool.submit(second.next_rendezvous).result(LIMIT_S)
-        third = new(server.address, "n2", coordinator_timeout=0.5)
+        third = new(server.address, "n2", coordinator_timeout=3)
         with pytest.raises(RendezvousClosedError, match="run 1 of job j is still ending"):
             pool.submit(third.next_rendezvous).result(LIMIT_S)
         third.shutdown()

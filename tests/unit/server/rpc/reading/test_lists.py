@@ -184,4 +184,4 @@ async def test_departures_say_how_a_node_went() -> None:
     (departure,) = job.departures
     assert job_pb2.DEPARTURE_KIND_FINISHED == departure.kind
     assert departure.departed_at.ToMilliseconds() >= job.closed_at.ToMilliseconds()
-    assert (1_000, 5_000) == (job.heartbeat_interval.ToMilliseconds(), job.lease.ToMilliseconds())
+    assert (1_000, 60_000) == (job.heartbeat_interval.ToMilliseconds(), job.lease.ToMilliseconds())
