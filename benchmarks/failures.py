@@ -75,7 +75,10 @@ class Harm:
         self.fleet, self.series, self.chance = fleet, series, chance
 
     def settle(self) -> None:
+        """Let the job run for a while; a launcher may begin another round by itself meanwhile."""
         time.sleep(self.chance.uniform(*SETTLE_S))
+        while not all(Path(f"/proc/{pid}").exists() for pid in self.fleet.workers):
+            self.await_whole()
 
     def kill_worker(self) -> None:
         self.settle()
@@ -123,7 +126,7 @@ class Harm:
     def await_whole(self) -> None:
         """Wait until the job has all of its nodes again."""
         if not self.fleet.await_round(self.fleet.size).starts:
-            raise MeasurementFailed("the job did not grow again")
+            raise MeasurementFailed("the job does not run with all of its nodes")
 
 
 def measure_ours(results: Results, size: int, repeats: int, chance: random.Random) -> None:

@@ -31,7 +31,7 @@ class Witness:
             request_serializer=agent_pb2.SessionRequest.SerializeToString,
             response_deserializer=agent_pb2.SessionResponse.FromString,
         )()
-        agent.call = call
+        agent.call, agent.connection = call, 1
         await agent.say(agent.hello(), numbered=False)
         agent.epoch = (await call.read()).epoch
         number = 0
