@@ -2,8 +2,8 @@
 
 A job of N agents goes through many failures: a worker is killed, an agent is killed. Measured are
 the time until SIGTERM has reached the last of the other workers, and the time until the last worker
-of the next round has started. The same run also measures torchrun with two agents, and a floor: the
-same workers, started and signalled by a bare loop.
+of the next round has started. The same run also measures a floor: the same workers, started and
+signalled by a bare loop.
 
     python benchmarks/failures.py --json benchmarks/results/failures.json
 
@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from harness.fleet import Aftermath, Fleet, OurFleet, TorchrunFleet, end_worker
+from harness.fleet import Aftermath, OurFleet, end_worker
 from harness.results import Results
 from harness.stamps import Stamps
 from harness.tables import render_results
@@ -36,11 +36,6 @@ REPEATS_MIN = 12
 """Fewest repeats for a claim."""
 SETTLE_S = (0.7, 1.7)
 """Range of the random pause between two failures. One heartbeat wide: all phases are as likely."""
-TORCHRUN_DEATH_LIMIT_S = 20.0
-"""How long torchrun may take to notice a dead agent; its keep-alive gives up after 15 s."""
-TORCHRUN_DEATHS = 3
-"""Each needs another job."""
-TORCHRUN_AGENTS = 2
 
 
 class Event(StrEnum):
@@ -60,10 +55,6 @@ class Series:
 
     def add(self, event: Event, happened_ns: int, after: Aftermath) -> None:
         """Take one repeat."""
-        if not after.starts:
-            for column in event.columns:
-                self._results.miss(TABLE, self._row, column, "ms")
-            return
         for column, at_ns in zip(event.columns, (after.terms[-1], after.starts[-1]), strict=True):
             self._results.add(TABLE, self._row, column, "ms", (at_ns - happened_ns) / 1e6)
 
@@ -71,14 +62,11 @@ class Series:
 class Harm:
     """Injects one kind of failure after the other into a fleet, and repairs it."""
 
-    def __init__(self, fleet: Fleet, series: Series, chance: random.Random) -> None:
+    def __init__(self, fleet: OurFleet, series: Series, chance: random.Random) -> None:
         self.fleet, self.series, self.chance = fleet, series, chance
 
     def settle(self) -> None:
-        """Let the job run for a while; a launcher may begin another round by itself meanwhile."""
         time.sleep(self.chance.uniform(*SETTLE_S))
-        while not all(Path(f"/proc/{pid}").exists() for pid in self.fleet.workers):
-            self.await_whole()
 
     def kill_worker(self) -> None:
         self.settle()
@@ -108,18 +96,13 @@ class Harm:
         return name
 
     def choose_agent(self) -> tuple[int, int]:
-        """Return a worker and its agent, but not the agent with torchrun's store."""
-        for worker in self.chance.sample(sorted(self.fleet.workers), len(self.fleet.workers)):
-            agent = self.fleet.agent_of(worker)
-            if not isinstance(self.fleet, TorchrunFleet) or not self.fleet.holds_store(agent):
-                return worker, agent
-        raise MeasurementFailed("no agent can be harmed")
+        """Return a worker and its agent."""
+        worker = self.chance.choice(sorted(self.fleet.workers))
+        return worker, self.fleet.agent_of(worker)
 
     def await_aftermath(self, others: Collection[int], world_size: int) -> Aftermath:
-        is_ours = isinstance(self.fleet, OurFleet)
-        limit_s = WAIT_LIMIT_S if is_ours else TORCHRUN_DEATH_LIMIT_S
-        after = self.fleet.observe(others, world_size, limit_s)
-        if is_ours and not after.starts:
+        after = self.fleet.observe(others, world_size)
+        if not after.starts:
             raise MeasurementFailed("no worker was stopped after the failure")
         return after
 
@@ -136,20 +119,6 @@ def measure_ours(results: Results, size: int, repeats: int, chance: random.Rando
         for once in (harm.kill_worker, harm.replace_agent):
             for _ in range(repeats):
                 once()
-
-
-def measure_torchrun(results: Results, repeats: int, chance: random.Random) -> None:
-    series = Series(results, "torchrun", TORCHRUN_AGENTS)
-    with Trial() as trial, closing(TorchrunFleet(trial, TORCHRUN_AGENTS)) as fleet:
-        fleet.start()
-        harm = Harm(fleet, series, chance)
-        for _ in range(repeats):
-            harm.kill_worker()
-    # Each in a separate job: with a late agent, a job of 1:2 nodes may never form.
-    for _ in range(min(repeats, TORCHRUN_DEATHS)):
-        with Trial() as trial, closing(TorchrunFleet(trial, TORCHRUN_AGENTS)) as fleet:
-            fleet.start()
-            Harm(fleet, series, chance).kill_agent()
 
 
 def measure_floor(results: Results, size: int, repeats: int) -> None:
@@ -218,7 +187,7 @@ def parse_arguments() -> argparse.Namespace:
 def list_parts(arguments: argparse.Namespace, results: Results) -> list[Callable[[], None]]:
     """Return the parts of the measurement."""
     chance, repeats = random.Random(arguments.seed), arguments.repeats
-    parts: list[Callable[[], None]] = [partial(measure_torchrun, results, repeats, chance)]
+    parts: list[Callable[[], None]] = []
     for size in arguments.agents:
         parts.append(partial(measure_floor, results, size, repeats))
         parts.append(partial(measure_ours, results, size, repeats, chance))

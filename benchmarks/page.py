@@ -84,6 +84,16 @@ def draw_svg() -> str:
     )
 
 
+def draw_failures() -> str:
+    """Return the table of failures: of Rallypoint and of a bare loop."""
+    failures = read("failures")
+    rows = [
+        row for row in dict.fromkeys(one.row for one in failures.cells) if "torchrun" not in row
+    ]
+    table = render_table(failures, "failures", rows=rows)
+    return f"{table}\n\n{render_origin(failures.origin)}"
+
+
 def draw_size() -> str:
     """Return what a coordinator needs, by the number of nodes."""
     rounds = read("rounds")
@@ -101,15 +111,13 @@ AGENT = "agent of a 2-node job, with its helper"
 RELAY = ("rounds", "one rack", "64 nodes, through a relay")
 FIGURES: dict[str, Callable[[], str]] = {
     "agent-memory": partial(draw_median, "launch", "memory", AGENT, "memory"),
-    "barriers": partial(draw_section, "barriers", "barriers", "small barriers"),
     "chart": draw_chart,
     "commands": partial(draw_section, "commands", "commands"),
     "coordinator-memory": partial(draw_median, "launch", "memory", "coordinator", "memory"),
-    "failures": partial(draw_section, "failures", "failures"),
+    "failures": draw_failures,
     "headline": draw_headline,
     "journal": partial(draw_section, "journal", "journal"),
     "launch": partial(draw_section, "launch", "launch", "memory"),
-    "readers": partial(draw_section, "readers", "readers", "large answers"),
     "recovery": partial(draw_section, "recovery", "recovery"),
     "relay-cpu": partial(draw_median, *RELAY, "CPU time of the relay for all of it"),
     "relay-memory": partial(draw_median, *RELAY, "memory of the relay"),
@@ -128,12 +136,7 @@ def fill(text: str) -> str:
 
     def one(found: re.Match[str]) -> str:
         begin, name, line, end = found.groups()
-        figure = FIGURES[name]
-        try:
-            drawn = figure()
-        except FileNotFoundError:
-            drawn = "Not measured yet."
-        return f"{begin}{line}{drawn}{line}{end}"
+        return f"{begin}{line}{FIGURES[name]()}{line}{end}"
 
     return _BLOCK.sub(one, text)
 
@@ -142,8 +145,7 @@ def draw_all() -> dict[Path, str]:
     """Return what each document, and the chart, should contain."""
     paths = [REPOSITORY / name for name in DOCUMENTS]
     drawn = {path: fill(path.read_text(encoding="utf-8")) for path in paths}
-    if (FOLDER / "recovery.json").exists():
-        drawn[REPOSITORY / CHART] = draw_svg()
+    drawn[REPOSITORY / CHART] = draw_svg()
     return drawn
 
 

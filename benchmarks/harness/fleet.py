@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from harness.quickest import meet_at, torchrun
 from harness.stamps import Stamp, Stamps
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
 
@@ -157,36 +154,6 @@ class OurFleet(Fleet):
                 event = str(json.loads(line)["event"])
                 found[event] = found.get(event, 0) + 1
         return found
-
-
-class TorchrunFleet(Fleet):
-    """Agents that meet at a c10d store in the first one, in torchrun's quickest setting."""
-
-    def __init__(self, trial: Trial, size: int) -> None:
-        super().__init__(trial, size)
-        with socket.create_server(("127.0.0.1", 0)) as reserved:
-            self.port = reserved.getsockname()[1]
-
-    def command(self, name: str) -> list[str]:
-        nodes = meet_at(f"127.0.0.1:{self.port}", f"{max(1, self.size - 1)}:{self.size}")
-        job = ["--rdzv-id", "fleet", "--nproc-per-node", "1", "--max-restarts", MANY]
-        return torchrun(*nodes, *job, "--no-python")
-
-    def holds_store(self, agent: int) -> bool:
-        """Return whether the job depends on this agent, which hosts the store."""
-        return is_listening(agent, self.port)
-
-
-def is_listening(pid: int, port: int) -> bool:
-    """Return whether a process listens on a port."""
-    sockets = {
-        row.split()[9]
-        for table in ("tcp", "tcp6")
-        for row in Path("/proc/net", table).read_text().splitlines()[1:]
-        if row.split()[1].endswith(f":{port:04X}") and row.split()[3] == _LISTEN
-    }
-    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
-    return any(link == f"socket:[{inode}]" for link in links for inode in sockets)
 
 
 def end_worker(pidfd: int) -> None:
