@@ -29,6 +29,7 @@ def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="session")
 def shared_coordinator(shared_world: World) -> Command:
     """A coordinator for every test that does not harm it. Each test has a separate job."""
+    shared_world.forgets = False
     return shared_world.coordinator(0, *NEW)
 
 
@@ -45,3 +46,9 @@ def world(tmp_path: Path, shared_world: World, shared_coordinator: Command) -> I
     assert shared_coordinator.is_running(), shared_coordinator.stderr()
     with World(tmp_path, shared_world.target) as world:
         yield world
+
+
+@pytest.fixture
+def forgetful(world: World) -> None:
+    """The coordinators of this test know after a restart only what agents tell them."""
+    world.forgets = True

@@ -29,6 +29,7 @@ def await_round(world: World, after: int, nodes: int) -> job_pb2.Job:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("forgetful")
 def test_life(world: World, client: Client) -> None:
     """It meets Python workers, fails, restarts, outlives its coordinator, is drained, finishes."""
     port = world.ports.reserve()

@@ -109,6 +109,7 @@ def test_creates_a_job_for_its_agents_and_deletes_it(world: World, client: Clien
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("forgetful")
 def test_watches_all_jobs_and_events_over_a_restart_of_the_coordinator(
     world: World, client: Client
 ) -> None:

@@ -134,6 +134,7 @@ def told(event: Event) -> Event:
 @pytest.mark.parametrize(
     ("restarts", "cuts"), [(2, 6), pytest.param(10, 100, marks=pytest.mark.nightly)]
 )
+@pytest.mark.usefixtures("forgetful")
 def test_every_event_is_read_once(world: World, restarts: int, cuts: int) -> None:
     """Over all connections; and the end of a coordinator's memory is reported, once each."""
     port = world.ports.reserve()

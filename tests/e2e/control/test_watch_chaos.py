@@ -96,6 +96,7 @@ class Audience:
 @pytest.mark.parametrize(
     ("restarts", "cuts"), [(1, 4), pytest.param(10, 100, marks=pytest.mark.nightly)]
 )
+@pytest.mark.usefixtures("forgetful")
 def test_every_state_that_lasts_is_seen_once(world: World, restarts: int, cuts: int) -> None:
     """Each end of a run is seen, no revision comes twice, and each lost memory is one gap."""
     port = world.ports.reserve()

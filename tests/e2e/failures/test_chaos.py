@@ -116,6 +116,7 @@ def test_job_survives_the_death_of_workers_and_agents(
 
 
 @pytest.mark.parametrize("seed", [4, pytest.param(5, marks=MORE)])
+@pytest.mark.usefixtures("forgetful")
 def test_job_survives_the_death_of_everything(world: World, seed: int) -> None:
     """The coordinator is killed too, among the others and as the last."""
     port = world.ports.reserve()

@@ -36,6 +36,7 @@ def replace_coordinator(world: World, port: int, agents: list[Command]) -> job_p
     return world.jobs.wait(world.job_id, lambda job: job.phase != job_pb2.JOB_PHASE_FORMING)
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_new_coordinator_adopts_the_round_that_runs(
     world: World, coordinator: Command, port: int
 ) -> None:

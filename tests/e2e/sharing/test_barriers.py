@@ -71,6 +71,7 @@ def test_failed_worker_fails_the_barrier_and_its_round_is_over(world: World) -> 
     assert [answer.generation for answer in answers] == [1] * 4
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_token_outlives_the_coordinator(world: World) -> None:
     """The next one, which has no memory, adopts the round, and the token of its workers with it."""
     port = world.ports.reserve()

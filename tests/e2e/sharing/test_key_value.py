@@ -56,6 +56,7 @@ def test_keys_of_the_run_outlive_a_round(world: World) -> None:
         assert (code, detail.kind) == (grpc.StatusCode.ABORTED, details_pb2.STALE_KIND_ROUND)
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_new_coordinator_says_what_it_has_forgotten(world: World) -> None:
     """It has no memory: a repeated change is not made blindly, a watch does not skip in silence."""
     port = world.ports.reserve()

@@ -182,6 +182,7 @@ def places_of(one: Acknowledged) -> Iterator[tuple[tuple[Life, int], Change]]:
 @pytest.mark.parametrize(
     ("restarts", "cuts"), [(1, 4), pytest.param(10, 100, marks=pytest.mark.nightly)]
 )
+@pytest.mark.usefixtures("forgetful")
 def test_every_change_is_made_and_seen_once(world: World, restarts: int, cuts: int) -> None:
     """What is not exact is reported: the gap of a watch, a change of unknown fate."""
     port = world.ports.reserve()

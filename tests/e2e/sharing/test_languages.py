@@ -240,6 +240,7 @@ def test_lost_replies_count_once(world: World, example: Example) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("example", LANGUAGES, indirect=True)
+@pytest.mark.usefixtures("forgetful")
 def test_forgotten_barrier_is_an_error(world: World, example: Example) -> None:
     """A new coordinator without memory does not take the second attempt for a first one."""
     port = world.ports.reserve()

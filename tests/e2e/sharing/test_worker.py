@@ -65,6 +65,7 @@ def restart(world: World, coordinator: Command, port: int, agents: Sequence[Comm
         agent.wait_event("coordinator_reached_again")
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_worker_is_told_what_a_new_coordinator_has_forgotten(world: World) -> None:
     """Who waited learns that it is unknown who had arrived. Who calls during the outage waits."""
     port = world.ports.reserve()

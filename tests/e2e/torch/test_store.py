@@ -38,6 +38,7 @@ def wait_arrived(world: World, count: int) -> None:
             pass  # each look is a call, which takes longer than an arrival
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_calls_continue_at_a_new_coordinator(world: World) -> None:
     """Those that wait, and those that begin in the outage. The error says what was lost."""
     port = world.ports.reserve()

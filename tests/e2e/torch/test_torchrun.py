@@ -143,6 +143,7 @@ def test_growth(world: World) -> None:
     assert "node_not_needed" in spare.stderr() and "Traceback" not in spare.stderr()
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_coordinator_that_is_killed(world: World) -> None:
     """A new one takes the round over; no worker notices."""
     port = world.ports.reserve()

@@ -28,6 +28,7 @@ from support.processes.commands import (
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import Jobs
 from support.processes.mailbox import MAILBOX_ENV, Mailbox
+from support.tries.commit import draw
 
 MARK_ENV = "RALLYPOINT_E2E"
 WORKERS = Path(__file__).parents[2] / "e2e" / "workers"
@@ -58,6 +59,10 @@ class World:
         self.mailbox = Mailbox(mailbox)
         self.ports = PortReserver()
         self.patience: tuple[str, ...] = PATIENCE
+        self.is_plain = False
+        """Whether commands get no flag but those that each user gives: the rest has its default."""
+        self.forgets: bool | None = None
+        """Whether coordinators lose what they know when they end; None: it is drawn."""
         self._mark = f"{MARK_ENV}={secrets.token_hex(8)}"
         self._commands: list[Command] = []
 
@@ -118,15 +123,26 @@ class World:
     ) -> Command:
         """Start a coordinator of this test's own, and talk to it from now on.
 
-        It has no memory unless `flags` give it one: most tests are about what agents bring back.
+        Unless `flags` or `forgets` say where it keeps its journal, that is drawn: in a file of this
+        test, as users have it, or nowhere.
         """
-        state = () if any(flag.startswith("--state") for flag in flags) else ("--state=memory",)
+        has_state = self.is_plain or any(flag.startswith("--state") for flag in flags)
+        state = () if has_state else (self._draw_state(),)
         argv = [*map(str, program), "--host=127.0.0.1", f"--port={port}", *state, *flags]
         command = self.start("coordinator", argv)
         self.target = command.stdout_line().removeprefix("listening on ")
         self.jobs.channel.close()
         self.jobs = Jobs(self.target)
         return command
+
+    def _draw_state(self) -> str:
+        """Return where a coordinator of this test keeps its journal: the same for each of them."""
+        if self.forgets is None:
+            test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
+            self.forgets = bool(draw(f"journal of {test}", 2))
+        state = "memory" if self.forgets else f"sqlite:{self.folder}/journal.db"
+        print(f"coordinators of this test have --state={state}")  # shown when it fails
+        return f"--state={state}"
 
     def agent(
         self,
@@ -151,16 +167,15 @@ class World:
         script: Sequence[str] = (OBEDIENT,),
     ) -> list[str]:
         """Return the command line of such an agent."""
+        chosen = () if self.is_plain else ("--local-addr=127.0.0.1", *PROMPT, *self.patience)
         return [
             NODE_AGENT,
             f"--coordinator={self.target}",
             f"--job-id={self.job_id}",
             f"--node-name={name}",
-            "--local-addr=127.0.0.1",
             f"--nnodes={nnodes}",
             f"--nproc-per-node={nproc}",
-            *PROMPT,
-            *self.patience,
+            *chosen,
             *flags,
             *script,
         ]

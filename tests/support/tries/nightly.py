@@ -3,7 +3,7 @@
 The steps run one after the other, whatever became of those before. `.nightly/NAME.log` has the
 output of each, and `.nightly/stamp.json` what each came to at this commit: a release needs a stamp
 in which all have passed. What has ended at this commit is not run again, so a run that was cut off
-continues; remove the stamp to begin again. `make nightly STEPS="long seeds"` runs a part.
+continues; remove the stamp to begin again. `make nightly STEPS="records seeds"` runs a part.
 """
 
 from __future__ import annotations
@@ -208,8 +208,7 @@ def try_fresh_seeds(shell: Shell) -> str:
 
 STEPS: Mapping[str, Step] = {
     "check": make("check"),
-    "test": make("test"),
-    "long": make("test-long"),
+    "test": make("test-all"),
     "nightly": run_nightly_tests,
     "records": make("test-records"),
     "frameworks": make("test-frameworks"),

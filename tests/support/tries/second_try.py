@@ -120,7 +120,8 @@ def busy(count: int) -> Iterator[None]:
 def run_again(test: str, arguments: Sequence[str], beside: int) -> bool:
     """Run a test in a new process, without other tests; return whether every part of it passed."""
     environment = os.environ | {"SECOND_TRY_ONLY": test}
-    command = [sys.executable, __file__, *arguments, "-n", "0"]
+    kept = [one for one in arguments if not one.startswith("--junitxml=")]  # that of the whole run
+    command = [sys.executable, __file__, *kept, "-n", "0"]
     with busy(beside):
         return subprocess.run(command, env=environment, check=False).returncode == 0
 

@@ -43,7 +43,7 @@ def test_stamp_is_green_once_all_have_passed() -> None:
     assert nightly.read_stamp(COMMIT) == outcomes
     assert nightly.read_stamp("another") == {}
 
-    nightly.write_stamp(COMMIT, outcomes | {"long": ended("long", passed=False)})
+    nightly.write_stamp(COMMIT, outcomes | {"records": ended("records", passed=False)})
     assert not is_green()
     del outcomes["seeds"]
     nightly.write_stamp(COMMIT, outcomes)
@@ -58,14 +58,14 @@ def test_step_that_fails_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         shell.run("false")
         return ""
 
-    monkeypatch.setattr(nightly, "STEPS", {"long": run})
+    monkeypatch.setattr(nightly, "STEPS", {"records": run})
 
-    outcome = nightly.run_step("long")
+    outcome = nightly.run_step("records")
 
     assert not outcome.passed
-    assert outcome.note == "false exited with 1; see long.log"
+    assert outcome.note == "false exited with 1; see records.log"
     assert outcome.skipped == ["2 needs kubectl", "1 this machine has no PCI device"]
-    assert LOG in (tmp_path / "long.log").read_text()
+    assert LOG in (tmp_path / "records.log").read_text()
 
 
 def test_missing_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_worker_fails_long_after_another_has_succeeded(world: World) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("forgetful")
 def test_coordinator_is_killed_and_comes_back(world: World) -> None:
     """The workers run through the outage of the coordinator; then a node is lost, as ever."""
     port = world.ports.reserve()
