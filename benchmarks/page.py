@@ -27,6 +27,7 @@ RAW = "https://raw.githubusercontent.com/rallypoint-dev/rallypoint/main"
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->)(\n?).*?\n?(<!-- end -->)", re.DOTALL)
 
 TORCHRUN, COLD, WARM = "torchrun, quickest settings", "Rallypoint", "Rallypoint, `--warm torch`"
+IN_MAIN = "SIGKILL to all in main"
 STARTED, BACK = "command to first all-reduce", "SIGKILL to first all-reduce"
 LAUNCHERS, STANDBYS = "memory of launchers", "memory of standbys"
 
@@ -44,7 +45,7 @@ def draw_section(name: str, *tables: str) -> str:
 
 def draw_headline() -> str:
     """Return the table of the first page."""
-    columns = (BACK, STARTED, LAUNCHERS, STANDBYS)
+    columns = (IN_MAIN, BACK, STARTED, LAUNCHERS, STANDBYS)
     return render_table(read("recovery"), "recovery", columns=columns)
 
 
