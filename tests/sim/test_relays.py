@@ -18,7 +18,6 @@ from support.tries.commit import choose_long, choose_seeds
 
 FEW = choose_seeds("relays", 30)
 MANY = choose_seeds("more relays", 100, after=10)
-PROCESSORS = 2
 NOTICED = {
     "take a lost relay for lost agents": (562, "NobodyIsLost"),
     "forget to wake the writer": (12, "OutcomeIsPushed"),
@@ -36,9 +35,9 @@ after a change of what seeds draw, plant the bug and run seeds until one fails."
 run = partial(run_seed, kind=RelayedWorld)
 
 
-def check_seeds(seeds: Iterable[int], processors: int = 1) -> list[Result]:
+def check_seeds(seeds: Iterable[int]) -> list[Result]:
     """Run seeds; fail with the first that fails."""
-    results = list(run_seeds(seeds, processors, run))
+    results = list(run_seeds(seeds, 1, run))
     for result in results:
         if result.rule:
             pytest.fail(
@@ -61,7 +60,7 @@ def test_every_seed_comes_to_rest() -> None:
 @pytest.mark.long
 def test_many_seeds_come_to_rest() -> None:
     """The same of more seeds, in which relays that stand still were noticed."""
-    results = check_seeds(MANY, PROCESSORS)
+    results = check_seeds(MANY)
 
     assert sum(result.events["log relay_timed_out"] for result in results) > 0
 

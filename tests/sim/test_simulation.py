@@ -35,7 +35,6 @@ FEW_OWNERS = choose_seeds("owners", 9)
 MANY_OWNERS = choose_seeds("more owners", 60, after=3)
 PART = 25
 """Seeds of one test, so that no process is busy for long while others have nothing to do."""
-PROCESSORS = 2
 HUNT = range(600)
 """Seeds within which a planted bug has to be noticed."""
 NOTICED = {
@@ -113,13 +112,11 @@ MOST_TRANSITIONS = 370
 """Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
 
 
-def check_seeds(
-    seeds: Iterable[int], processors: int = 1, options: Mapping[str, str] | None = None
-) -> Summary:
+def check_seeds(seeds: Iterable[int], options: Mapping[str, str] | None = None) -> Summary:
     """Simulate seeds; fail with the first that fails, and with what cannot have happened."""
     summary = Summary()
     arguments = "".join(f" --option {name}={value}" for name, value in (options or {}).items())
-    for result in run_seeds(seeds, processors, options):
+    for result in run_seeds(seeds, 1, options):
         summary.add(result)
         if result.failure:
             pytest.fail(
@@ -144,6 +141,7 @@ def test_owners_of_shards_are_safe() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_more_owners_of_shards_are_safe() -> None:
     """The same of more seeds, and every fault of coordinators and of etcd happens in them."""
     counts = check_seeds(MANY_OWNERS, options=OWNERS).coverage.counts
@@ -160,7 +158,7 @@ def test_more_owners_of_shards_are_safe() -> None:
 @pytest.mark.timeout(1_500)
 def test_many_seeds_reach_nearly_everything() -> None:
     """The same of more seeds, and they take most rows of the cores' own tables."""
-    summary = check_seeds(MANY, PROCESSORS)
+    summary = check_seeds(MANY)
 
     reached = [key for key in EXPECTED if summary.coverage.counts[key]]
     assert len(reached) >= MOST_TRANSITIONS, f"not reached: {summary.coverage.missing()}"
