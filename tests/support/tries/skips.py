@@ -24,6 +24,7 @@ EVERYWHERE = (
     r"the (page|table) is about the (events|stores) of torch 2\.13",
     r"no systemd-analyze here: install systemd",
     r"needs kubectl",
+    r"(zsh|fish) is not installed",
     r"this machine has no PCI device",
     r"commit \w+ is not in this clone: git fetch --unshallow",
 )
