@@ -212,10 +212,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
             outbox.finish(invalid_status(invalid.path, invalid.problem))
             return
         except grpc.aio.UsageError:
-            connection.is_leaving = False  # the stream is gone
-        if connection.is_leaving:
-            # The peer may end its side after its Goodbye. The writer's end cancels this wait.
-            await asyncio.sleep(FAREWELL_S_MAX)
+            pass  # the stream is gone
+        else:
+            if connection.is_leaving or not outbox.is_open:
+                # The peer may end its side after its Goodbye, and a shell does so after its Hello.
+                # It gets its answer, which a journal delays. The writer's end cancels this wait.
+                await asyncio.sleep(FAREWELL_S_MAX)
         outbox.ended = True
         outbox.wake.set()
 

@@ -55,6 +55,26 @@ async def test_stream_that_ends_without_goodbye_is_not_acknowledged() -> None:
         assert ["n1"] == [node.name for node in answer.job.nodes]
 
 
+async def test_hello_of_a_shell_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell ends its side with its only message; the journal takes longer to write it."""
+    append, may_write = MemoryJournal.append, asyncio.Event()
+
+    async def wait(*arguments: Any) -> None:
+        await may_write.wait()
+        await append(*arguments)
+
+    async with asyncio.timeout(LIMIT_S), served() as server:
+        monkeypatch.setattr(MemoryJournal, "append", wait)
+        agent = server.agent("job", 1)
+        await agent.hello()
+        await agent.call.done_writing()
+        probe = health_pb2_grpc.HealthStub(server.channel)
+        await probe.Check(health_pb2.HealthCheckRequest())  # it comes after the end of that side
+        may_write.set()
+
+        assert (await agent.read()).HasField("welcome")
+
+
 async def test_what_readers_see_resumes_no_session() -> None:
     """A Hello with it is a newcomer's; with the id that the agent knows, it resumes the session."""
     async with served() as server:

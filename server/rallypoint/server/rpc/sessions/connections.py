@@ -53,7 +53,7 @@ REST_S_MAX = 1.0
 BYTES_PER_RUN = 4_096
 """A longer Hello counts as so many more runs that it opens: the journal keeps its texts."""
 FAREWELL_S_MAX = 5.0
-"""Longest wait for the answer to a Goodbye after the peer has ended its side of the stream."""
+"""Longest wait for the answer to a Hello or a Goodbye after the peer has ended its side."""
 
 
 class Connection(Struct, eq=False):
