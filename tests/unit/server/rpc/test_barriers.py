@@ -85,8 +85,8 @@ class Workers(Struct):
 
 
 @asynccontextmanager
-async def workers(job_id: str = "job") -> AsyncIterator[Workers]:
-    async with served() as server:
+async def workers(job_id: str = "job", *, may_rest: bool = False) -> AsyncIterator[Workers]:
+    async with served(may_rest=may_rest) as server:
         agent = server.agent(job_id, 1)
         await agent.hello(local_world_size=4)
         order = (await agent.read()).welcome.desired.run
@@ -415,8 +415,8 @@ async def test_arrival_that_is_refused_keeps_none_of_its_names(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(limits, "REFUSALS_AT_ONCE_MAX", 0)
-    async with asyncio.timeout(LIMIT_S), workers() as at:
-        monkeypatch.setattr(rests, "sleep", rest)
+    monkeypatch.setattr(rests, "sleep", rest)
+    async with asyncio.timeout(LIMIT_S), workers(may_rest=True) as at:
         calls = [at.arrive(0, **fields_of("w0", NAMES, name)) for name in ("first", "second")]
         await resting.wait()
         await at.until_arrived(1)
