@@ -2,10 +2,11 @@
 
 The rules are those of grpc.aio 1.76. At the client a read at the end raises the status unless that
 is OK; a cancelled read or write cancels the call; a write after the end of the call raises
-InvalidStateError. One that the end interrupts seems to have succeeded, or raises INTERNAL, which
-may take the place of the status. At the server a read returns EOF when the peer is gone, a write
-then raises InternalError, and the task of the handler is cancelled, but the call is not `done`: it
-is when a status was sent. A handler that returns ends the call with OK.
+InvalidStateError. One that the end interrupts seems to have succeeded, or raises the status if that
+arrives at the same moment, or INTERNAL, which may take the place of the status. At the server a
+read returns EOF when the peer is gone, a write then raises InternalError, and the task of the
+handler is cancelled, but the call is not `done`: it is when a status was sent. A handler that
+returns ends the call with OK.
 """
 
 from __future__ import annotations
@@ -125,8 +126,11 @@ class Call:
             return
         if self.stream.status is CANCELLED:
             raise asyncio.CancelledError
-        # Else the status arrives afterwards. What is unread is lost.
-        if self.stream.down.has_unread or rng.random() < 0.5:
+        # Else the status arrives afterwards, or while the error is made. What is unread is lost.
+        arrives = 1.0 if self.stream.down.has_unread else rng.random()
+        if self.stream.status is not None and 0.5 <= arrives < 0.65:
+            raise _error(self.stream.status)
+        if arrives < 0.5 or self.stream.down.has_unread:
             self.stream.status = INTERNAL
         raise _error(INTERNAL)
 
