@@ -41,6 +41,7 @@ MAY_RUN_AGAIN = (
     "tests/unit/server/shards/",
 )
 """Where tests run the real commands, or a real etcd."""
+PARTS = ("setup", "call", "teardown")
 NO_SECOND_TRY = "NO_SECOND_TRY"
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**6))"
 
@@ -69,6 +70,8 @@ class Outcomes:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed.setdefault(report.nodeid, report.longreprtext)
+            if report.when not in PARTS:  # pytest-xdist: its process crashed; others had no turn
+                self.is_whole = False
         elif report.passed and report.when == "call":
             self.passed.add(report.nodeid)
 

@@ -137,3 +137,12 @@ def test_once():
     status, output = run(tmp_path, source)
 
     assert (status, "failed again" in output) == (1, True), output
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_crash_of_the_tests_is_not_forgiven(tmp_path: Path, restarts: str) -> None:
+    """Tests that had no turn may have been bad, too."""
+    source = "import os\ndef test_once(): os.abort()\ndef test_good(): pass\n"
+    status, output = run(tmp_path, source, "-n", "2", f"--max-worker-restart={restarts}")
+
+    assert (status, "no second try: the run was cut short" in output) == (1, True), output
