@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
+from rallypoint.agent.core.desired import RunOrder, without_round
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
 from rallypoint.agent.hosting.keeper import CannotHost, JobOver, Keeper
 from rallypoint.agent.node_workers import Workers
@@ -33,7 +34,7 @@ from rallypoint.base.exit_codes import EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:  # a node without standbys loads nothing of them
-    from rallypoint.agent.warm.starts import Warm
+    from rallypoint.agent.preload.command import Preload, Shape
 
 log = get_logger()
 
@@ -155,21 +156,19 @@ def new_supervisor(
             node_name=lambda: agent.node_name,
         ),
         plugin=plugin,
-        warm=_warm(settings),
+        preload=_preload(settings),
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
         takes_milestones=lambda: agent.state.takes_milestones,
     )
 
 
-def _warm(settings: Settings) -> Warm | None:
-    if settings.warmth is None:
+def _preload(settings: Settings) -> tuple[Preload, Shape, RunOrder] | None:
+    if settings.preload is None:
         return None
-    from rallypoint.agent.warm.starts import Warm
-
     # For functions it is the program's own: the agent runs in its process.
     shape = settings.launch.shape(sys.path[0])
-    return Warm(settings.warmth, shape, settings.workers, settings.role)
+    return settings.preload, shape, without_round(settings.workers, settings.role)
 
 
 async def _begin(agent: Agent) -> None:

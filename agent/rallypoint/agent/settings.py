@@ -21,7 +21,7 @@ from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import PLAIN, Access, to_environment
 
 if TYPE_CHECKING:
-    from rallypoint.agent.warm.command import Warmth
+    from rallypoint.agent.preload.command import Preload
 
 CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_MILESTONES)
 """What an agent can do beyond its protocol version."""
@@ -75,8 +75,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """32 hexadecimal digits, drawn once per process."""
     environment: dict[str, str]
     """The workers' inherited environment: the agent's own at its start, with its mark."""
-    warmth: Warmth | None = None
-    """What interpreters import that wait for the next round; None: there are none."""
+    preload: Preload | None = None
+    """What one process imports, from which workers are forked; None: nothing."""
     keeper: Keeper | None = None
     """Keeps a coordinator at the address, if a node of the job hosts it. It has begun."""
 

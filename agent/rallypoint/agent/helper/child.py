@@ -40,9 +40,9 @@ def become_worker(
     """Turn this forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd, cpus, forked, passed_as.
-        fds: descriptors for stdin, stdout and stderr, all above 2, and one more to pass if the
-            frame says as which number.
+        message: the spawn frame: argv, env, cwd, cpus, forked, passed_as, serves.
+        fds: descriptors for stdin, stdout and stderr, all above 2, and one more for each number
+            that the frame has: passed_as, then serves.
         report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
         start_fd: the folder in which the agent started; -1: it cannot be opened.
@@ -59,7 +59,8 @@ def become_worker(
             os._exit(1)
         _reset_signals()
         _enter(os.fsdecode(_to_bytes(message["cwd"])), start_fd)
-        numbers = (0, 1, 2, message["passed_as"])[: len(fds)]
+        more = [number for number in (message["passed_as"], message["serves"]) if number >= 0]
+        numbers = (0, 1, 2, *more)
         kept = inherited if is_forked else ()
         report_fd = _arrange_descriptors(numbers, fds, report_fd, kept)
         if file_limits is not None:

@@ -225,11 +225,12 @@ def _send_signal(pid: int, fd: int, signum: int) -> None:
     os.kill(pid, signum)
 
 
-def kill_descendants(root: int) -> None:
-    """KILL every descendant of `root`, and repeat while new ones appear."""
+def kill_descendants(root: int, find_spared: Callable[[], Collection[int]] = tuple) -> None:
+    """KILL every descendant of `root` that is not spared, and repeat while new ones appear."""
     killed: set[int] = set()
     for _ in range(MAX_LOOKS_PER_PASS):
-        fresh = [pid for pid in list_descendants(root) if pid not in killed]
+        listed, spared = list_descendants(root), find_spared()
+        fresh = [pid for pid in listed if pid not in killed and pid not in spared]
         if not fresh:
             return
         for pid in fresh:

@@ -44,6 +44,8 @@ class SpawnRequest(NamedTuple):
     is_forked: bool = False  # no exec: the helper's `run` gets argv, without a program
     passed_fd: int = -1  # borrowed like stdout_fd: one more descriptor for the worker; -1: none
     passed_as: int = -1  # its number in the worker, above 2; -1: none
+    serves: int = -1  # it is a forkserver, and finds its socket here, above 2; -1: it is none
+    via: int | None = None  # the forkserver, by worker_id, that forks it; argv follows its own
 
     def frame(self) -> bytes:
         """Return the frame that asks the helper for this worker.
@@ -61,6 +63,8 @@ class SpawnRequest(NamedTuple):
                 "cpus": self.cpus,
                 "forked": self.is_forked,
                 "passed_as": self.passed_as,
+                "serves": self.serves,
+                "via": self.via,
             }
         )
 

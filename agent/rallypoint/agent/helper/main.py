@@ -18,11 +18,13 @@ Rules:
 
 Frames (see frames.py) from the agent:
     spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr, and one
-             forked, passed_as}         more if passed_as (its number in the worker) is not -1;
-                                        forked: no exec, argv is for a function
+             forked, passed_as,         more if passed_as (its number in the worker) is not -1;
+             serves, via}               forked: no exec, argv is for a function; serves: it is a
+                                        forkserver, with its socket as this number (-1: it is none);
+                                        via: the id of the forkserver that forks it (null: none)
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's
              alone}                     process without the processes that it has started
-    sweep   {token, limit_ms}           KILL every descendant
+    sweep   {token, limit_ms}           KILL every descendant but forkservers
     fence   {at_ms}                     the same at this time of CLOCK_MONOTONIC, unless a later
                                         frame has moved it: a dead man's switch
     ping    {}                          pong answers
@@ -62,8 +64,10 @@ from rallypoint.agent.helper.descendants import (
     prctl,
     signal_group,
 )
+from rallypoint.agent.helper.forkservers import Failure, Forkservers
 from rallypoint.agent.helper.frames import IGNORED_SIGNALS, LAST_SWEEP_MS
 from rallypoint.agent.helper.leftovers import kill_leftovers
+from rallypoint.agent.helper.worker import Worker, signal_own
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
@@ -80,42 +84,14 @@ LEFTOVERS_WAIT_MS = 2_000
 BLOCKED_RESCAN_MS = 500
 # How often to look whether the agent lives, where there is no pidfd. The socket usually tells it.
 AGENT_LOOK_MS = 500
+# A fork takes some 20 ms. A forkserver that still has to make one so long after the order to sweep
+# is killed like all others.
+FORKS_SPARED_S = 1.0
 # More workers than any node has: a longer table is a bug of the agent.
 MAX_WORKERS = 4096
 # Sweeps not yet answered clean. The agent asks for one per round.
 MAX_SWEEPS = 64
 _READ_BYTES = 64 * 1024
-
-
-class Worker:
-    """One spawned child.
-
-    Attributes:
-        worker_id: the agent's number for it.
-        pid: the child, which is also its process group and session.
-        exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
-        waiting: signals that arrived before exec, when the child could still lose them, each with
-            whether it is for the child alone, and whether it ends the round of the child.
-        signalled_ns: monotonic time of the first signal that ends its round; None: none yet.
-        was_killed: such a signal was SIGKILL.
-    """
-
-    __slots__ = ("exec_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
-
-    def __init__(self, worker_id: int, pid: int, exec_fd: int) -> None:
-        """Take a child that was just forked."""
-        self.worker_id = worker_id
-        self.pid = pid
-        self.exec_fd = exec_fd
-        self.waiting: list[tuple[int, bool, bool]] = []
-        self.signalled_ns: int | None = None
-        self.was_killed = False
-
-    def note_signal(self, signum: int) -> None:
-        """Note that a signal that ends its round is sent now."""
-        if self.signalled_ns is None:
-            self.signalled_ns = time.monotonic_ns()
-        self.was_killed = self.was_killed or signum == signal.SIGKILL
 
 
 class Helper:
@@ -164,7 +140,9 @@ class Helper:
         self._by_pid: dict[int, Worker] = {}
         self._by_exec_fd: dict[int, Worker] = {}
         self._leaderless: dict[int, int] = {}  # worker id -> group whose leader was reaped
+        self._forkservers = Forkservers(self._poll)
         self._sweeps: dict[int, float] = {}  # token -> when to report blocked; inf: reported
+        self._spares_forks_until = 0.0  # monotonic time
         self._has_children = False
         self._fence_at_ms: int | None = None
         self._is_fence_confirmed = False
@@ -172,6 +150,7 @@ class Helper:
     def serve(self) -> None:
         """Run until the agent is gone."""
         while True:
+            self._forkservers.flush()
             wants_write = self._control.flush()
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
             self._poll.modify(self._control, events)
@@ -185,6 +164,7 @@ class Helper:
                     self._finish_start(self._by_exec_fd[fd])
             # Deaths first: a request that follows from them must see the state after them.
             self._reap()
+            self._take_forks(ready)
             if self._control.fileno() in ready:
                 messages = self._control.receive()
                 if messages is None:
@@ -205,7 +185,7 @@ class Helper:
         left_ms = self._fence_at_ms - _now_ms()
         if left_ms > 0:
             return left_ms
-        if not (self._workers or self._has_children):
+        if not self._has_children or self._forkservers.are_alone(self._pid):
             return None if self._is_fence_confirmed else 0
         return RESCAN_MS if left_ms > -LAST_SWEEP_MS else BLOCKED_RESCAN_MS
 
@@ -232,7 +212,7 @@ class Helper:
             case "signal":
                 self._reap()  # spawns before this request may have taken a while
                 ids, is_alone = message["ids"], message["alone"]
-                wanted = [*self._workers, *self._leaderless] if ids is None else ids
+                wanted = self._list_workers() if ids is None else ids
                 ends_round = ids is None and not is_alone
                 for worker_id in wanted:
                     self._signal(worker_id, message["signal"], is_alone, ends_round)
@@ -240,6 +220,7 @@ class Helper:
                 if len(self._sweeps) >= MAX_SWEEPS:
                     raise ProtocolError("too many sweeps")
                 self._sweeps[message["token"]] = time.monotonic() + message["limit_ms"] / 1000
+                self._spares_forks_until = time.monotonic() + FORKS_SPARED_S
             case "fence":
                 self._fence_at_ms = message["at_ms"]
                 self._is_fence_confirmed = False
@@ -257,14 +238,45 @@ class Helper:
             self._refuse(worker_id, refusal, os.strerror(refusal))
             return
         try:
-            pid, exec_fd = self._fork(message, fds)
+            if message["via"] is not None:
+                self._forkservers.ask(message, fds, self._pid)
+            elif message["serves"] >= 0:
+                self._start_forkserver(message, fds)
+            else:
+                self._note(Worker(worker_id, *self._fork(message, fds)))
         except OSError as error:
             self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
-            return
-        worker = Worker(worker_id, pid, exec_fd)
-        self._workers[worker_id] = self._by_pid[pid] = self._by_exec_fd[exec_fd] = worker
-        self._leaderless.pop(worker_id, None)
-        self._poll.register(exec_fd, select.POLLIN)
+
+    def _start_forkserver(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                pid, exec_fd = self._fork(message, (*fds, theirs.fileno()))
+                self._forkservers.add(message["id"], pid, ours)
+            except OSError:
+                ours.close()
+                raise
+        self._note(Worker(message["id"], pid, exec_fd))
+
+    def _take_forks(self, ready: list[int]) -> None:
+        """Note the workers that forkservers have forked, and let them begin."""
+        for found in self._forkservers.read(ready, self._pid):
+            if isinstance(found, Failure):
+                self._refuse(found.worker_id, found.errno, found.message)
+                continue
+            fork, pid = found
+            if self._sweeps or self._is_past_fence():
+                fork.give_up()
+                self._refuse(fork.worker_id, errno.EBUSY, os.strerror(errno.EBUSY))
+            else:
+                self._note(Worker(fork.worker_id, pid, fork.exec_fd, fork.waiting))
+                fork.open_gate()
+
+    def _note(self, worker: Worker) -> None:
+        self._workers[worker.worker_id] = self._by_pid[worker.pid] = worker
+        self._by_exec_fd[worker.exec_fd] = worker
+        self._leaderless.pop(worker.worker_id, None)
+        self._poll.register(worker.exec_fd, select.POLLIN)
 
     def _fork(self, message: dict[str, Any], fds: tuple[int, ...]) -> tuple[int, int]:
         exec_fd, report_fd = os.pipe()
@@ -289,7 +301,7 @@ class Helper:
         return pid, exec_fd
 
     def _find_refusal(self, worker_id: int) -> int:
-        if worker_id in self._workers:
+        if worker_id in self._workers or self._forkservers.find_fork(worker_id):
             return errno.EEXIST
         if self._sweeps or self._is_past_fence():  # it would be killed
             return errno.EBUSY
@@ -310,24 +322,33 @@ class Helper:
             for signum, is_alone, ends_round in worker.waiting:
                 if ends_round:
                     worker.note_signal(signum)
-                _signal_own(worker.pid, signum, is_alone=is_alone)
+                signal_own(worker.pid, signum, is_alone=is_alone)
             return
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
         del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped like an orphan
 
+    def _list_workers(self) -> list[int]:
+        """Return all that may live, without the forkservers."""
+        servers = self._forkservers
+        started = (one for one in self._workers if one not in servers)
+        return [*started, *servers.list_forking(), *self._leaderless]
+
     def _signal(self, worker_id: int, signum: int, is_alone: bool, ends_round: bool) -> None:
         worker = self._workers.get(worker_id)
-        if worker is None:
+        fork = self._forkservers.find_fork(worker_id)
+        if fork is not None:
+            fork.note_waiting(signum, is_alone, ends_round)
+        elif worker is None:
             group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
                 del self._leaderless[worker_id]  # empty: another group may get its number
         elif worker.exec_fd == -1 or signum == signal.SIGKILL:
             if ends_round:
                 worker.note_signal(signum)
-            _signal_own(worker.pid, signum, is_alone=is_alone)
-        elif (signum, is_alone, ends_round) not in worker.waiting:
-            worker.waiting.append((signum, is_alone, ends_round))
+            signal_own(worker.pid, signum, is_alone=is_alone)
+        else:
+            worker.note_waiting(signum, is_alone, ends_round)
 
     def _reap(self) -> None:
         while True:
@@ -345,6 +366,8 @@ class Helper:
                 self._finish_start(worker)
             if self._by_pid.pop(pid, None) and worker:
                 del self._workers[worker.worker_id]
+                for failure in self._forkservers.remove(worker.worker_id):
+                    self._refuse(failure.worker_id, failure.errno, failure.message)
                 self._control.send(
                     "exited",
                     id=worker.worker_id,
@@ -366,6 +389,10 @@ class Helper:
             pass
         return bool(list_group(self._pid, group))
 
+    def _find_spared(self) -> set[int]:
+        with_forks = time.monotonic() < self._spares_forks_until
+        return self._forkservers.find_spared(with_forks=with_forks)
+
     def _continue_sweeps(self) -> None:
         self._reap()  # includes workers spawned since the last pass
         if self._is_past_fence() and not self._is_fence_confirmed:
@@ -375,9 +402,9 @@ class Helper:
         if self._has_children:
             for worker in self._workers.values():
                 worker.note_signal(signal.SIGKILL)
-            kill_descendants(self._pid)
+            kill_descendants(self._pid, self._find_spared)
             self._reap()
-        if not self._has_children:
+        if not self._has_children or self._forkservers.are_alone(self._pid):
             for token in self._sweeps:
                 self._control.send("clean", token=token)
             self._sweeps.clear()
@@ -387,20 +414,6 @@ class Helper:
             if deadline <= now:
                 self._sweeps[token] = float("inf")
                 self._control.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
-
-
-def _signal_own(pid: int, signum: int, *, is_alone: bool) -> None:
-    """Signal an unreaped child, whose pid cannot have been reused, or its group."""
-    try:
-        if is_alone:
-            os.kill(pid, signum)
-            return
-        try:
-            os.killpg(pid, signum)
-        except ProcessLookupError:  # the child has not called setsid yet
-            os.kill(pid, signum)
-    except OSError:  # EPERM: the whole group changed its user; EINVAL: no such signal
-        pass
 
 
 def _now_ms() -> int:

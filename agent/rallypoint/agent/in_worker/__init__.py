@@ -18,5 +18,5 @@ DEVICES = str(_FOLDER / "devices.py")
 """Tells which devices torch sees."""
 LOGS_SPECS = str(_FOLDER / "logs_specs.py")
 """Hosts a plug-in that assigns where the output of workers goes."""
-STANDBY = str(_FOLDER / "standby")
-"""Folder to put first on PYTHONPATH, so that an interpreter pauses before its main program."""
+PRELOAD = str(_FOLDER / "preload")
+"""Folder to put first on PYTHONPATH, so that an interpreter imports first, and is forked then."""

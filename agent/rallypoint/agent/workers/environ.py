@@ -20,7 +20,7 @@ from rallypoint.agent.torchelastic.variables import SERVER_ENV
 from rallypoint.wire.access import TLS_VARIABLES, TOKEN_VARIABLES
 
 if TYPE_CHECKING:
-    from rallypoint.agent.warm.command import Shape
+    from rallypoint.agent.preload.command import Shape
 
 MARKS_ENV = "RALLYPOINT_MARK_PIPE"
 _FLAGS_END = 2
@@ -80,9 +80,9 @@ class Launch(Struct, frozen=True):
         Args:
             first_path: what a program in this process's place has first on sys.path.
         """
-        import zipfile  # slow, and only a node with standbys asks
+        import zipfile  # slow, and only a node that preloads asks
 
-        from rallypoint.agent.warm.command import Shape
+        from rallypoint.agent.preload.command import Shape
 
         if self.function is not None:
             return Shape(1 + len(self.function.flags), _FUNCTION_ARGUMENTS, first_path)

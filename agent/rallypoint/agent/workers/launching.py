@@ -35,9 +35,8 @@ from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
 from rallypoint.base.file_thread import FileThread, Pending
 
-if TYPE_CHECKING:  # a node without standbys loads nothing of them
-    from rallypoint.agent.warm.standby import Standby
-    from rallypoint.agent.warm.starts import WarmStarts
+if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
+    from rallypoint.agent.preload.preloader import Preloader
 
 _WORKERS_MAX = 1 << 16
 MACHINE_ERRORS = frozenset(
@@ -102,10 +101,10 @@ class Launcher(Struct):
     """Learns that the workers of a round were requested."""
     marks: MarkPipe
     """Hears which milestones they reach."""
-    warm: WarmStarts | None = None
-    """Lets standbys become workers; None: there are none."""
-    _warming: tuple[list[Prepared], dict[int, Standby]] | None = None
-    """The workers that start, and the standbys among them that have not answered yet."""
+    preloader: Preloader | None = None
+    """Lets workers be forked; None: all start by themselves."""
+    _held: list[Prepared] | None = None
+    """Workers that wait until they can be forked."""
     _starting: tuple[RunOrder, asyncio.Task[None]] | None = None
     """The round whose files are being prepared."""
     _pending: Pending[list[Prepared]] | None = None
@@ -146,11 +145,9 @@ class Launcher(Struct):
             task.cancel()
             if self._pending is not None:
                 self.files.drop(self._pending, _close_all)
-            if self._warming is not None and self.warm is not None:
-                workers, chosen = self._warming
-                self._warming = None
-                self.warm.pool.abandon(chosen)
-                _close_all(workers)
+            if self._held is not None:
+                _close_all(self._held)
+                self._held = None
             self._refuse_all(order, "the round was stopped before its workers started")
 
     async def _ask_and_start(self, plugin: LogsPlugin, order: RunOrder, ours: Variables) -> None:
@@ -184,44 +181,30 @@ class Launcher(Struct):
 
     def _start(self, order: RunOrder, workers: list[Prepared]) -> None:
         self.marks.begin(order)
-        if self.warm is None:
-            self._start_all(order, workers, {})
-            return
-        requests = [worker.request for worker in workers]
-        chosen = self.warm.choose(requests)
-        if not chosen:
-            self._start_all(order, workers, {})
-            return
-        self._warming = workers, chosen
-        self._starting = order, self.tasks.create_task(self._start_warm(self.warm, order, requests))
+        if self.preloader is not None and self.preloader.is_importing:
+            self._held = workers
+            held = self._hold(self.preloader, order, workers)
+            self._starting = order, self.tasks.create_task(held)
+        else:
+            self._start_all(order, workers)
 
-    async def _start_warm(
-        self, warm: WarmStarts, order: RunOrder, requests: list[SpawnRequest | None]
-    ) -> None:
-        assert self._warming is not None
-        workers, chosen = self._warming
-        running = await warm.run(chosen, requests)
+    async def _hold(self, preloader: Preloader, order: RunOrder, workers: list[Prepared]) -> None:
+        await preloader.wait()
         # No stop after this cancels the task, which does not wait any more.
-        self._starting = self._warming = None
-        self._start_all(order, workers, running)
-        warm.log(order, len(running), len(workers) - len(running))
+        self._starting = self._held = None
+        self._start_all(order, workers)
 
-    def _start_all(
-        self, order: RunOrder, workers: list[Prepared], running: Mapping[int, Standby]
-    ) -> None:
-        """Start the workers of a round, in rank order, but for those that run already."""
+    def _start_all(self, order: RunOrder, workers: list[Prepared]) -> None:
+        """Start the workers of a round, in rank order."""
         for local_rank, worker in enumerate(workers):
             if worker.request is None or worker.output is None:
                 self.refuse(order, local_rank, worker.refusal)
                 continue
-            request = worker.request
             with worker.output as output:
                 try:
-                    if self.warm is not None and local_rank in running:
-                        self.warm.take_over(order, local_rank, running[local_rank], output)
-                        continue
-                    if self.warm is not None:
-                        request = self.warm.cold(local_rank, request, worker.record)
+                    request = worker.request
+                    if self.preloader is not None:
+                        request = self.preloader.choose(request, worker.record)
                     self.spawn(order, local_rank, request, output)
                 except (OSError, WorkerHostError, ValueError) as error:
                     # ValueError: the text of a plug-in cannot be encoded, or exceeds a frame.
@@ -298,13 +281,13 @@ class Launcher(Struct):
     def _open_record(self, local_rank: int) -> str:
         """Make the file in which a worker records its imports; return "" if it does not.
 
-        It outlives the round: a worker that was a standby adds nothing to it.
+        It outlives the round: a worker that was forked adds nothing to it.
         """
-        if self.warm is None or not self.warm.records:
+        if self.preloader is None or not self.preloader.records:
             return ""
         path = self.own.path() / f"imports-{local_rank}"
         path.touch(mode=0o600)
-        return str(path) if path.stat().st_size < self.warm.record_bytes_max else ""
+        return str(path) if path.stat().st_size < self.preloader.record_bytes_max else ""
 
     def _request(
         self,

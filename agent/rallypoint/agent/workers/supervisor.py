@@ -7,6 +7,7 @@ See launching.py for how workers start, and exits.py for how an exit is reported
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,7 +32,6 @@ from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
-from rallypoint.agent.warm.phase import Phase
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.helper_watch import HelperWatch
@@ -43,9 +43,9 @@ from rallypoint.agent.workers.signals.delivery import Delivery
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
-if TYPE_CHECKING:  # a node without standbys loads nothing of them
-    from rallypoint.agent.warm.standby import Standby
-    from rallypoint.agent.warm.starts import Warm, WarmStarts
+if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
+    from rallypoint.agent.preload.command import Preload, Shape
+    from rallypoint.agent.preload.preloader import Preloader
 
 log = get_logger()
 
@@ -68,7 +68,7 @@ class Supervisor:
         tasks: asyncio.TaskGroup,
         outputs: WorkerOutputs,
         plugin: LogsPlugin | None = None,
-        warm: Warm | None = None,
+        preload: tuple[Preload, Shape, RunOrder] | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
         began: Callable[[RunOrder], None] = lambda order: None,
         takes_milestones: Callable[[], bool] = lambda: False,
@@ -85,7 +85,8 @@ class Supervisor:
             tasks: runs what takes time.
             outputs: where the workers' output goes.
             plugin: assigns where the workers of a round write; None: `outputs` does.
-            warm: the standbys of the node; None: it has none.
+            preload: what is preloaded, the shape of the workers' command line, and an order that
+                stands for those of all rounds; None: nothing.
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
             takes_milestones: tells whether the coordinator takes milestones of workers.
@@ -101,8 +102,6 @@ class Supervisor:
         """Set when a worker has ended."""
         self._number = 0
         """Number of the last round."""
-        self._size = 0
-        """How many workers the last round has here."""
         self._sweep_token = 0
         """Token of the current sweep; 0 without one."""
         self._is_clean = False
@@ -120,6 +119,7 @@ class Supervisor:
         )
         # Several threads, because a file system may stand still, and each call waits for the last.
         self._began = began
+        self._is_wanted = is_wanted
         self._has_swept_folders = False
         self._files = FileThread("files")
         self._own_files = FileThread("own files")
@@ -157,14 +157,25 @@ class Supervisor:
             notices=self._notices,
             tasks=tasks,
         )
-        self._warm: WarmStarts | None = None
-        if warm is not None:
-            from rallypoint.agent.warm.starts import WarmStarts, new_pool
+        self._preloader: Preloader | None = None
+        if preload is not None:
+            self._preloader = self._launcher.preloader = self._new_preloader(*preload)
 
-            root, start = lambda: self.host.pid, lambda: self.host.replacement()
-            pool = new_pool(warm, environment, self._launcher.sample, outputs, start, root, tasks)
-            self._warm = WarmStarts(pool, self._exchange, self._adopt, warm.warmth.is_auto)
-            self._launcher.warm = self._warm
+    def _new_preloader(self, preload: Preload, shape: Shape, order: RunOrder) -> Preloader:
+        from rallypoint.agent.preload.preloader import Preloader
+
+        consoles = self.outputs.consoles
+        err = consoles.err.fd
+        return Preloader(
+            preload=preload,
+            shape=shape,
+            inherited=self._launcher.environment,
+            sample=lambda: self._launcher.sample(order, 0),
+            guess=lambda: self.outputs.kinds(order, 0),
+            terminal_fd=err if os.isatty(err) else consoles.out.fd,
+            host=lambda: self.host,
+            tasks=self.tasks,
+        )
 
     async def begin(self) -> None:
         """Start the plug-in for logs, listen to the helper, and start the observers.
@@ -181,12 +192,13 @@ class Supervisor:
         """Begin to listen to the helper."""
         self.host.attach(self._on_event)
         self._watch.begin()
-        if self._warm is not None:
-            self._warm.pool.begin()
+        if self._preloader is not None:
+            self._preloader.begin()
 
-    def _enter(self, phase: Phase) -> None:
-        if self._warm is not None:
-            self._warm.pool.enter(phase)
+    def _look(self) -> None:
+        """Let the forkserver look at its files while workers end, not when the next ones start."""
+        if self._preloader is not None:
+            self._preloader.look()
 
     @property
     def is_starting(self) -> bool:
@@ -197,10 +209,9 @@ class Supervisor:
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._number, self._size = order.number, order.assignment.local_world_size
+        self._number = order.number
         self._is_used = True
         self._signals.begin(order.number)
-        self._enter(Phase.STARTING)
         self._launcher.start(order)
 
     def signal(self, signum: int) -> None:
@@ -208,7 +219,7 @@ class Supervisor:
 
         A worker that still starts gets the signal once, as soon as it runs.
         """
-        self._enter(Phase.STOPPING)
+        self._look()
         self._launcher.stop()
         self._signals.signal(signum)
 
@@ -219,8 +230,6 @@ class Supervisor:
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
         self._notices.write(number, notices, node_name)
-        if self._warm is not None:
-            self._warm.told(has_notices=bool(notices), is_whole=len(self._workers) == self._size)
 
     async def notices_written(self) -> None:
         """Wait until the last notices are written, for a moment at most."""
@@ -228,7 +237,7 @@ class Supervisor:
 
     def sweep(self, token: int) -> None:
         """Kill every process that the workers started; `Swept` answers, after every exit."""
-        self._enter(Phase.STOPPING)
+        self._look()
         self._launcher.stop()
         self._sweep_token, self._is_clean = token, False
         if self._is_hostless:  # nothing is left
@@ -277,7 +286,7 @@ class Supervisor:
             self._close_observers,
             self._close_watch,
             self._close_host,
-            *(() if self._warm is None else (self._warm.pool.close,)),
+            *(() if self._preloader is None else (self._preloader.close,)),
             self.outputs.finish,
             self._folders.close_logs,
             self._folders.remove_own,
@@ -301,34 +310,20 @@ class Supervisor:
     ) -> None:
         self._is_used = True  # the helper may have been replaced since the start
         self.host.spawn(request)
-        self._note(request.worker_id, order, local_rank, output)
-
-    def _note(self, id: int, order: RunOrder, local_rank: int, output: WorkerOutput) -> None:
         file = None
         if output.error_file:
             file = ErrorFile(output.error_file, output.stale_error, time.monotonic_ns())
-            self._errors.watch(id, file)
-        self._workers[id] = Worker(order.number, local_rank, output, file)
+            self._errors.watch(request.worker_id, file)
+        self._workers[request.worker_id] = Worker(order.number, local_rank, output, file)
 
-    def _adopt(
-        self, order: RunOrder, local_rank: int, standby: Standby, output: WorkerOutput
-    ) -> None:
-        """Take over a standby that has become a worker; it may have ended since."""
-        self._note(standby.id, order, local_rank, output)
-        self._on_event(Spawned(standby.id, standby.pid))
-        if standby.exited is not None:
-            self._on_event(standby.exited)
-
-    def _exchange(self, host: WorkerHost) -> WorkerHost | None:
-        """Let the round run below another helper; return the one that was meant for it."""
-        if not self.host.takes_requests:  # lost: it is replaced once everything below it is gone
-            return None
-        before, self.host = self.host, host
-        host.attach(self._on_event)
-        if self._fence_at_ms is not None:
-            self.arm_fence(self._fence_at_ms)
-            self._request(lambda: before.arm_fence(None))
-        return before
+    def _is_taken(self, event: HostEvent) -> bool:
+        """Return whether an event is about a forkserver, or a worker that starts by itself now."""
+        if self._preloader is None:
+            return False
+        if isinstance(event, SpawnFailed) and event.worker_id in self._workers:
+            is_wanted = self._is_wanted(self._workers[event.worker_id].round)
+            return self._preloader.start_cold(event, is_wanted=is_wanted)
+        return self._preloader.takes(event)
 
     def _on_error_found(self, found: Found) -> None:
         self._exits.report_found(self._workers[found.key], found)
@@ -340,7 +335,6 @@ class Supervisor:
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
-        self._enter(Phase.RUNNING)
         for signum, is_alone in self._signals.take_early():  # the helper has the requests by now
             (self.forward if is_alone else self.signal)(signum)
         if not self._has_swept_folders:  # after the first start, because no worker has to wait
@@ -369,6 +363,8 @@ class Supervisor:
         self.host.attach(self._on_event)
         if self._fence_at_ms is not None:
             self.arm_fence(self._fence_at_ms)
+        if self._preloader is not None:
+            self._preloader.begin()
         self._note_clean()
 
     def _note_clean(self) -> None:
@@ -383,7 +379,6 @@ class Supervisor:
         """
         if self._is_clean and not self._reporting:
             token, self._sweep_token, self._is_clean = self._sweep_token, 0, False
-            self._enter(Phase.WAITING)
             self._folders.end_round(self._number)
             self.post(inputs.Swept(token))
 
@@ -396,13 +391,13 @@ class Supervisor:
 
     def _forget(self, worker_id: int) -> Worker:
         if not self._sweep_token:
-            self._enter(Phase.DISTURBED)
+            self._look()
         self._errors.forget(worker_id)
         return self._workers.pop(worker_id)
 
     def _on_event(self, event: HostEvent) -> None:
         self._changed.set()
-        if self._warm is not None and self._warm.pool.takes(event):
+        if self._is_taken(event):
             return
         match event:
             case Spawned(worker_id=worker_id, pid=pid):

@@ -45,7 +45,7 @@ def new_local_seat(
     Raises:
         ValueError: the machine cannot satisfy the specification.
     """
-    plan.check_warm(launch)
+    plan.check_preload(launch)
     output = OutputSpec(
         stdout_needles=_needles(spec.duplicate_stdout_filters),
         stderr_needles=_needles(spec.duplicate_stderr_filters),

@@ -67,13 +67,11 @@ class LaunchConfig:
     """Every worker sees one GPU, as device 0, and gets LOCAL_RANK=0."""
     shutdown_timeout: int | None = None
     """Seconds between a stop signal and SIGKILL; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
-    warm: str | Sequence[str] = ()
-    """Modules that interpreters import in advance, for the next round, such as "torch,numpy"; or
-    "auto": what the workers import. Only for functions with the start method "spawn"."""
-    warm_call: str | Sequence[str] = ()
-    """Functions that these interpreters then call, each as "pkg.mod:function"."""
-    warm_memory: int | None = None
-    """Bytes that they may use together; None: a tenth of the memory."""
+    preload: str | Sequence[str] = ()
+    """Modules that one process imports, from which all workers are forked, such as "torch,numpy";
+    or "auto": what the workers import. Only for functions with the start method "spawn"."""
+    preload_call: str | Sequence[str] = ()
+    """Functions that this process then calls, each as "pkg.mod:function"."""
 
     def __post_init__(self) -> None:
         """Fill in what depends on other fields and on the environment.

@@ -189,7 +189,7 @@ def _options(config: LaunchConfig) -> dict[str, Any]:
     options = dict(config.rdzv_configs)
     if options.get("timeout") == RDZV_TIMEOUT_S:
         del options["timeout"]
-    for name in ("warm", "warm_call", "warm_memory"):
+    for name in ("preload", "preload_call"):
         if value := getattr(config, name):
             options[name] = value
     return options

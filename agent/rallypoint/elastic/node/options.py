@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from rallypoint.agent.warm.command import Warmth
-from rallypoint.agent.warm.names import AUTO, parse_calls, parse_modules
+from rallypoint.agent.preload.command import Preload
+from rallypoint.agent.preload.names import AUTO, parse_calls, parse_modules
 from rallypoint.base.limits import LEASE_MS_MAX, LEASE_MS_MIN
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import job_pb2
@@ -73,24 +73,19 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     """Name of this node; empty: the host's, made unique."""
     rank: int | None = None
     """Number that this node asks for."""
-    warm: tuple[str, ...] = ()
-    """Modules that standbys of this node import, or only "auto"; none: there are no standbys."""
-    warm_call: tuple[str, ...] = ()
-    """Functions that they call then, each as "pkg.mod:function"."""
-    warm_memory: int | None = None
-    """Bytes that they may use together; None: a tenth of the memory."""
+    preload: tuple[str, ...] = ()
+    """Modules that one process imports, from which workers are forked, or only "auto"; none: each
+    worker imports by itself."""
+    preload_call: tuple[str, ...] = ()
+    """Functions that it calls then, each as "pkg.mod:function"."""
 
-    def warmth(self) -> Warmth | None:
-        """Return what is kept warm on this node; None: nothing."""
-        if not (self.warm or self.warm_call):
+    def preloaded(self) -> Preload | None:
+        """Return what is preloaded on this node; None: nothing."""
+        if not (self.preload or self.preload_call):
             return None
-        is_auto = self.warm == (AUTO,)
-        return Warmth(
-            modules=() if is_auto else self.warm,
-            calls=self.warm_call,
-            is_auto=is_auto,
-            memory_bytes=self.warm_memory,
-        )
+        is_auto = self.preload == (AUTO,)
+        names = () if is_auto else self.preload
+        return Preload(modules=names, calls=self.preload_call, is_auto=is_auto)
 
     def spec(
         self, *, min_nodes: int, max_nodes: int, max_restarts: int, shutdown_timeout_ms: int
@@ -223,7 +218,6 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
     "coordinator_timeout": _positive_milliseconds,
     "node_name": str,
     "rank": _count,
-    "warm": partial(_names, parse_modules),
-    "warm_call": partial(_names, parse_calls),
-    "warm_memory": _bytes,
+    "preload": partial(_names, parse_modules),
+    "preload_call": partial(_names, parse_calls),
 }

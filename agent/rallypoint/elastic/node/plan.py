@@ -51,8 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     signals: str
     """Names of the signals that the program handles, for the workers' environment."""
 
-    def check_warm(self, launch: Launch | None) -> None:
-        """Refuse standbys of workers that no interpreter can become.
+    def check_preload(self, launch: Launch | None) -> None:
+        """Refuse to preload for workers that no process can fork.
 
         Args:
             launch: how each worker starts; None: the program starts them itself.
@@ -60,14 +60,14 @@ class Plan(Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: with what to do.
         """
-        if self.options.warmth() is None:
+        if self.options.preloaded() is None:
             return
         function = None if launch is None else launch.function
         if function is None:
-            text = "warm: only functions can be warm here; for a script, use rallypoint agent"
+            text = "preload: only functions can be forked here; for a script, use rallypoint agent"
             raise ValueError(text)
         if function.is_forked:
-            text = 'warm: a forked worker is a copy, with its imports; use start_method="spawn"'
+            text = 'preload: a forked worker is a copy, with its imports; use start_method="spawn"'
             raise ValueError(text)
 
     def settings(self) -> Settings:
@@ -127,5 +127,5 @@ class Plan(Struct, frozen=True, kw_only=True):
                 AGENT_MARK_ENV: compute_mark(incarnation),
                 SIGNALS_ENV: self.signals,
             },
-            warmth=options.warmth(),
+            preload=options.preloaded(),
         )

@@ -198,7 +198,7 @@ class ForeignSeat(Seat):
     """The seat of a program that starts its workers itself."""
 
     def _new_node(self, plan: Plan) -> Node:
-        plan.check_warm(None)
+        plan.check_preload(None)
         self._workers = ForeignWorkers()
 
         def new_workers(agent, tasks):  # type: ignore[no-untyped-def]

@@ -92,7 +92,7 @@ def test_fence_is_confirmed_before_many_processes_are_killed(
     theirs.setblocking(False)
     heard = list[str]()
 
-    def kill(_: int) -> None:
+    def kill(*_: object) -> None:
         heard.extend(
             frame["type"] for frame in Decoder().feed(ours.recv(4_096, socket.MSG_DONTWAIT))
         )

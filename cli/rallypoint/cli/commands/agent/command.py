@@ -20,10 +20,10 @@ from rallypoint.cli.flags.agent import (
     identity,
     job,
     output,
+    preload,
     rendezvous,
     reports,
     signals,
-    warm,
     workload,
 )
 from rallypoint.cli.flags.common import HELP_GROUP
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rallypoint.base.console import Consoles
     from rallypoint.wire.access import Access
 
-SUBJECTS = (identity, access, job, workload, warm, signals, output, reports, rendezvous)
+SUBJECTS = (identity, access, job, workload, preload, signals, output, reports, rendezvous)
 """In the order of --help."""
 BASICS = (
     "--nproc-per-node",

@@ -31,7 +31,7 @@ from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
-from rallypoint.cli.flags.agent import output, warm
+from rallypoint.cli.flags.agent import output, preload
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.report.reports import new_listener, new_reports
@@ -197,7 +197,7 @@ def _settings(
             AGENT_MARK_ENV: compute_mark(incarnation),
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
-        warmth=warm.warmth(args),
+        preload=preload.preload(args),
         keeper=keeper,
     )
 

@@ -1,6 +1,6 @@
-"""What a standby is started with, and which workers it may become. Pure.
+"""What a forkserver is started with, and which workers it may fork. Pure.
 
-A standby has the command line of its worker, and its environment without the variables of a round.
+It has the command line of a worker, and its environment without the variables of a round.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from rallypoint.agent.helper.events import SpawnRequest
-from rallypoint.agent.in_worker import STANDBY
+from rallypoint.agent.in_worker import PRELOAD
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
 
-FD_ENV = "RALLYPOINT_STANDBY_FD"
-RECORD_ENV = "RALLYPOINT_STANDBY_RECORD"
-PYTHONPATH_ENV = "RALLYPOINT_STANDBY_PYTHONPATH"
+FDS_ENV = "RALLYPOINT_PRELOAD_FDS"
+RECORD_ENV = "RALLYPOINT_PRELOAD_RECORD"
+PYTHONPATH_ENV = "RALLYPOINT_PRELOAD_PYTHONPATH"
 SOCKET_NUMBER = 63
-"""The socket's descriptor in a standby: above those that a program expects to be free, and below
-any limit that an interpreter could start with."""
+"""The descriptor of the socket to the agent: above those that a program expects to be free, and
+below any limit that an interpreter could start with."""
+SERVES_NUMBER = 62
+"""The descriptor of the socket to the helper."""
 NAMES_MAX = 20_000
-"""Modules that a standby imports; a program with torch and transformers has 3,000."""
+"""Modules that are preloaded at most; a program with torch and transformers has 3,000."""
 OWN_PREFIX = "RALLYPOINT_"
 
 _OF_ROUND = frozenset(
@@ -36,17 +38,15 @@ _PROBE = "import sys; sys.exit(0)"
 _NEVER_IMPORTED = frozenset(("__main__", "__mp_main__", "sitecustomize", "usercustomize"))
 
 
-class Warmth(Struct, frozen=True, kw_only=True):
-    """What the standbys of a node do. The program of its workers is a Python program."""
+class Preload(Struct, frozen=True, kw_only=True):
+    """What the forkserver of a node does. The program of its workers is a Python program."""
 
     modules: tuple[str, ...] = ()
-    """Modules that they import, in this order."""
+    """Modules that it imports, in this order."""
     calls: tuple[str, ...] = ()
-    """Functions that they call then, each as "pkg.mod:function"."""
+    """Functions that it calls then, each as "pkg.mod:function"."""
     is_auto: bool = False
-    """They import what the workers of an earlier round on this node have imported."""
-    memory_bytes: int | None = None
-    """Memory that they may use together; None: a tenth of what there is."""
+    """It imports what the workers of an earlier round on this node have imported."""
 
 
 class Shape(Struct, frozen=True):
@@ -67,30 +67,30 @@ def is_of_round(name: str) -> bool:
     return name in _OF_ROUND or name.startswith(_PREFIXES_OF_ROUND)
 
 
-def standby_environment(
-    worker: Mapping[str, str], inherited: Mapping[str, str], *, socket_number: int = SOCKET_NUMBER
+def forkserver_environment(
+    worker: Mapping[str, str], inherited: Mapping[str, str], numbers: Sequence[int]
 ) -> dict[str, str]:
-    """Return the environment of a standby.
+    """Return the environment of a forkserver.
 
     Args:
         worker: the environment of a worker, in any round.
         inherited: what all workers inherit. It holds the mark by which a later agent finds what
             this one has left.
-        socket_number: the descriptor of the socket.
+        numbers: the descriptors of its sockets.
     """
     environment = {
         name: value
         for name, value in worker.items()
         if not is_of_round(name) or (name.startswith(OWN_PREFIX) and inherited.get(name) == value)
     }
-    return with_hook(environment, FD_ENV, str(socket_number))
+    return with_hook(environment, FDS_ENV, ",".join(map(str, numbers)))
 
 
 def with_hook(environment: Mapping[str, str], name: str, value: str) -> dict[str, str]:
     """Return an environment in which an interpreter runs our hook, with one variable for it."""
     before = environment.get("PYTHONPATH")
     kept = {} if before is None else {PYTHONPATH_ENV: before}
-    path = os.pathsep.join(filter(None, (STANDBY, before)))
+    path = os.pathsep.join(filter(None, (PRELOAD, before)))
     return {**environment, **kept, "PYTHONPATH": path, name: value}
 
 
@@ -99,26 +99,21 @@ def probe_command(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
     return (*argv[: shape.flags_end], "-c", _PROBE)
 
 
-def find_difference(
-    standby: SpawnRequest, worker: SpawnRequest, shape: Shape, inherited: Mapping[str, str]
-) -> str:
-    """Return why the standby cannot become the worker, for people; empty: it can.
+def find_difference(server: SpawnRequest, worker: SpawnRequest, shape: Shape) -> str:
+    """Return why the forkserver cannot fork the worker, for people; empty: it can.
 
     Args:
-        standby: what the standby was started with.
+        server: what the forkserver was started with.
         worker: what the worker would be started with.
         shape: of both command lines.
-        inherited: what all workers inherit.
     """
-    if _without_arguments(standby.argv, shape) != _without_arguments(worker.argv, shape):
+    if _without_arguments(server.argv, shape) != _without_arguments(worker.argv, shape):
         return "its command line differs"
-    if len(standby.argv) != len(worker.argv):
+    if len(server.argv) != len(worker.argv):
         return "its command line differs"
-    if not worker.cwd or os.path.abspath(standby.cwd) != os.path.abspath(worker.cwd):
+    if not worker.cwd or os.path.abspath(server.cwd) != os.path.abspath(worker.cwd):
         return "its working directory differs"
-    if standby.cpus != worker.cpus:
-        return "its CPUs differ"
-    differing = _differing(standby.env, standby_environment(worker.env, inherited))
+    differing = _differing(server.env, with_hook(worker.env, FDS_ENV, ""))
     return f"its environment differs: {', '.join(differing[:3])}" if differing else ""
 
 

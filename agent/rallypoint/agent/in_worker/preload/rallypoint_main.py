@@ -72,7 +72,7 @@ class Environment:
             return
         parts = (word.partition(b"=") for word in words if word)
         self._begin = {name: value for name, _, value in parts}
-        for name in ("PYTHONPATH", "RALLYPOINT_STANDBY_PYTHONPATH", "RALLYPOINT_STANDBY_FD"):
+        for name in ("PYTHONPATH", "RALLYPOINT_PRELOAD_PYTHONPATH", "RALLYPOINT_PRELOAD_FDS"):
             self._begin.pop(os.fsencode(name), None)
         if "PYTHONPATH" in os.environ:
             self._begin[b"PYTHONPATH"] = os.environb[b"PYTHONPATH"]

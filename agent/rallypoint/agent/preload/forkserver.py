@@ -1,7 +1,7 @@
-"""One standby: its process, the socket to it, and where its output goes while it imports.
+"""The agent's end of a forkserver: its process, the socket to it, and its output while it imports.
 
-See in_worker/standby/sitecustomize.py for the frames. The supervisor's pool (pool.py) decides what
-is sent; here is how.
+See in_worker/preload/sitecustomize.py for the frames. preloader.py decides what is sent; here is
+how.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from rallypoint.agent.helper.events import Exited, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode, to_wire
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.kinds import Kind, Kinds, open_like
-from rallypoint.agent.warm.command import SOCKET_NUMBER
+from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER
 from rallypoint.base.signal_names import find_signal_name
 
 KEPT_BYTES = 64 * 1024
@@ -30,48 +30,36 @@ _LOOK = encode({"type": "look"})
 
 
 class Hangup(Exception):
-    """The standby has closed its socket, or sent what no standby sends."""
+    """The forkserver has closed its socket, or sent what no forkserver sends."""
 
 
-class Standby:
-    """An interpreter that waits to become the worker with one local rank."""
+class Forkserver:
+    """An interpreter that imports, and forks workers then."""
 
-    def __init__(self, standby_id: int, local_rank: int, kinds: Kinds, terminal_fd: int) -> None:
+    def __init__(self, id: int, kinds: Kinds, terminal_fd: int) -> None:
         """Open its socket and the files that stand for its output.
 
         Args:
-            standby_id: the number by which its helper knows it.
-            local_rank: of the worker that it may become.
-            kinds: of that worker's output.
+            id: the number by which the helper knows it.
+            kinds: of the workers' output.
             terminal_fd: the terminal to take the settings of.
 
         Raises:
             OSError: no descriptor is left.
         """
-        self.id = standby_id
-        self.local_rank = local_rank
+        self.id = id
         self.kinds = kinds
-        self.pid = 0
-        """0 until it was spawned."""
         self.request: SpawnRequest | None = None
         """What it was started with."""
-        self.program: tuple[str, ...] = ()
-        """How its command line ends: the script, or -m and a module, and the arguments."""
-        self.is_known = asyncio.Event()
-        """Set once its helper has answered whether it was spawned."""
         self.exited: Exited | None = None
         """How it has ended; None while it lives."""
         self.failure = ""
         """Why it could not be spawned."""
-        self.host: WorkerHost | None = None
-        """Its helper, once it was asked for the process."""
         self._decoder = Decoder()
         self._messages: deque[dict[str, Any]] = deque()
         """Those that no one has waited for yet; one at most, as each answers one of ours."""
         self._arrived = asyncio.Event()
         self._is_hung_up = False
-        self._unsent = b""
-        """The part of the request to run that the socket did not take."""
         self._loop = asyncio.get_running_loop()
         self._kept = (bytearray(), bytearray())
         self._fds: list[int] = []
@@ -109,8 +97,13 @@ class Standby:
         self._kept[at].extend(data[: KEPT_BYTES - len(self._kept[at])])
         return bool(data)
 
-    def spawn(self, host: WorkerHost, request: SpawnRequest) -> None:
-        """Ask a helper for the process.
+    def spawn(self, host: WorkerHost, request: SpawnRequest, *, serves: bool) -> None:
+        """Ask the helper for the process.
+
+        Args:
+            host: the helper.
+            request: its command line, environment and folder.
+            serves: it forks workers for the helper.
 
         Raises:
             WorkerHostError: the helper takes no request.
@@ -125,9 +118,10 @@ class Standby:
                 stderr_fd=self._fds[1],
                 passed_fd=self._theirs.fileno(),
                 passed_as=SOCKET_NUMBER,
+                serves=SERVES_NUMBER if serves else -1,
+                cpus=(),
             )
             host.spawn(self.request)
-            self.host = host
         finally:
             os.close(null)
             self._theirs.close()
@@ -175,7 +169,11 @@ class Standby:
         self._loop.remove_reader(self._socket)
 
     async def prepare(
-        self, modules: Sequence[str], calls: Sequence[str], path: str | None
+        self,
+        modules: Sequence[str],
+        calls: Sequence[str],
+        path: str | None,
+        program: Sequence[str],
     ) -> dict[str, Any]:
         """Let it import and call; return what became of that.
 
@@ -183,79 +181,46 @@ class Standby:
             modules: to import.
             calls: functions to call then.
             path: what is first on sys.path meanwhile; None: nothing.
+            program: how its command line ends: the script, or -m and a module, and the arguments.
 
         Raises:
             Hangup: it has ended.
         """
-        frame = encode(
-            {
-                "type": "prepare",
-                "modules": [to_wire(name) for name in modules],
-                "calls": [to_wire(call) for call in calls],
-                "path": None if path is None else to_wire(path),
-                "program": [to_wire(word) for word in self.program],
-            }
-        )
+        message = {
+            "type": "prepare",
+            "modules": [to_wire(name) for name in modules],
+            "calls": [to_wire(call) for call in calls],
+            "path": None if path is None else to_wire(path),
+            "program": [to_wire(word) for word in program],
+        }
+        await self._send(message)
+        return await self.receive()
+
+    async def serve(self) -> None:
+        """Let it fork workers from now on.
+
+        Raises:
+            Hangup: it has ended.
+        """
+        await self._send({"type": "serve", "shown": self._take_kept()})
+
+    async def _send(self, message: dict[str, Any]) -> None:
         try:
-            await self._loop.sock_sendall(self._socket, frame)
+            await self._loop.sock_sendall(self._socket, encode(message))
         except OSError as error:
             raise Hangup(str(error)) from error
-        return await self.receive()
 
     def look(self) -> None:
         """Let it look whether a file that it has imported was changed; if so, it ends."""
         with suppress(OSError):  # it has ended, or does not read
             self._socket.send(_LOOK, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
-    def ask(
-        self, environ: Mapping[str, str], argv: Sequence[str], stdio: tuple[int, int, int]
-    ) -> None:
-        """Let it become a worker; `answer` tells whether it does.
-
-        Args:
-            environ: the whole environment of the worker.
-            argv: what follows the script in its command line.
-            stdio: its standard streams, borrowed for the call.
-
-        Raises:
-            ValueError: environment or arguments cannot be encoded, or exceed a frame.
-        """
-        frame = encode(
-            {
-                "type": "run",
-                "environ": {to_wire(key): to_wire(value) for key, value in environ.items()},
-                "argv": [to_wire(word) for word in argv],
-                "shown": self._take_kept(),
-            }
-        )
-        try:
-            sent = socket.send_fds(self._socket, [frame], list(stdio), socket.MSG_NOSIGNAL)
-            self._unsent = frame[sent:]
-        except OSError:  # it has ended, perhaps with a reason that waits to be read
-            self._read_rest()
-
-    async def answer(self) -> str:
-        """Return why it does not become a worker, or "" if it does."""
-        try:
-            if self._unsent:  # else it may have answered, and closed its end
-                await self._loop.sock_sendall(self._socket, self._unsent)
-            return understand(await self.receive())
-        except (OSError, Hangup):
-            return "" if self.refuse() else self.find_why()
-
-    def refuse(self) -> bool:
-        """Take back `run`, unless the standby has answered already; return whether it runs.
-
-        After this no answer can come: a standby that tries to send one ends.
-        """
-        self._read_rest()
-        return any(not understand(message) for message in self._messages)
-
     def find_why(self) -> str:
         """Return why it has ended by itself, as far as it has told."""
         self._read_rest()
         for message in self._messages:
-            return understand(message)
+            if message.get("type") == "stale":
+                return str(message.get("why"))
         match self.exited:
             case Exited(signal=int(number)):
                 return f"it was killed by {find_signal_name(number) or f'signal {number}'}"
@@ -281,24 +246,11 @@ class Standby:
             os.close(end)
 
     def close(self) -> None:
-        """Close the socket and the files; a standby that waits ends."""
+        """Close the socket and the files; a forkserver that waits ends."""
         if not self._is_hung_up:
             self._hang_up()
         self._arrived.set()
-        if self._socket.fileno() >= 0:
-            self._loop.remove_writer(self._socket)  # of a request that was not sent completely
         self._socket.close()
         self._theirs.close()
         self._close_files()
         self._stop_keeping()
-
-
-def understand(message: Mapping[str, Any]) -> str:
-    """Return why a standby does not run, or "" if it does."""
-    match message:
-        case {"type": "running"}:
-            return ""
-        case {"type": "stale", "why": str(why)}:
-            return why
-        case _:
-            return "it does not follow the protocol"

@@ -1,7 +1,7 @@
-"""JSON of the frames between a standby and its agent, without the module json.
+"""JSON of the frames between a forkserver and its agent, without the module json.
 
-A program may have a json.py, or a re.py, beside its script, so a standby imports neither before it
-imports what the program asks for. See sitecustomize.py for the frames.
+A program may have a json.py, or a re.py, beside its script, so a forkserver imports neither before
+it imports what the program asks for. See sitecustomize.py for the frames.
 Standard library only, and Python 3.8 or newer. The agent never imports this file.
 """
 

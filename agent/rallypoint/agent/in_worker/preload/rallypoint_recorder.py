@@ -1,4 +1,4 @@
-"""Notes which modules a program imports, for the standbys of a later round.
+"""Notes which modules a program imports, for the forkserver of a later round.
 
 See sitecustomize.py for when it is imported. Standard library only, and Python 3.8 or newer.
 The agent never imports this file.

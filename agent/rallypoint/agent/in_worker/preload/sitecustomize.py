@@ -1,25 +1,28 @@
-"""Pauses a worker's interpreter before its main program: it imports modules, then waits.
+"""Makes a worker's interpreter a forkserver: it imports modules, then forks the workers.
 
 The agent puts this folder first on PYTHONPATH, so `site` imports this file instead of a
-`sitecustomize` of the user's. When it returns, CPython itself runs the main program: `__main__`,
-`sys.argv`, `sys.path[0]`, tracebacks and pickles are what they are in any fresh interpreter.
+`sitecustomize` of the user's. When it returns, in a fork, CPython itself runs the main program:
+`__main__`, `sys.argv`, `sys.path[0]`, tracebacks and pickles are what they are in any fresh
+interpreter.
 
-RALLYPOINT_STANDBY_FD names a Unix stream socket to the agent. A frame is a 4-byte big-endian length
-and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escapes.
+RALLYPOINT_PRELOAD_FDS names two Unix stream sockets: to the agent, and to the helper, which is this
+process's parent; without the second one, an interpreter only shows that it runs this file. A frame
+is a 4-byte big-endian length and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are
+surrogate escapes. Those of the helper are in helper/forkservers.py.
 
     to the agent     hello    {python}
     from the agent   prepare  {modules, calls, path,    import, with `path` first on sys.path;
                                program}                 the command line ends with `program`
     to the agent     ready    {failed: [{name, error}], took_ms, refusal}
-    from the agent   look     {}                        whether an imported file was changed
-    from the agent   run      {environ, argv, shown}, and the descriptors of stdin, stdout, stderr
-    to the agent     running {} or stale {why}          stale at any time before; it ends then
+    from the agent   serve    {shown}                   fork from now on, for the helper
+                     look     {}                        whether an imported file was changed
+    to the agent     stale    {why}                     at any time; it ends then
 
-`shown` has what the imports have written to pipes and terminals, by descriptor; the worker writes
+`shown` has what the imports have written to pipes and terminals, by descriptor; each worker writes
 it again.
 
-RALLYPOINT_STANDBY_RECORD names a file instead: the names of all modules that the program imports
-are appended to it, for the standbys of a later round.
+RALLYPOINT_PRELOAD_RECORD names a file instead: the names of all modules that the program imports
+are appended to it, for the forkserver of a later round.
 
 Standard library only, and Python 3.8 or newer. The agent never imports this file.
 """
@@ -33,9 +36,9 @@ TYPE_CHECKING = False  # importing typing would take a millisecond of every star
 if TYPE_CHECKING:
     from typing import Any
 
-FD = "RALLYPOINT_STANDBY_FD"
-RECORD = "RALLYPOINT_STANDBY_RECORD"
-PYTHONPATH = "RALLYPOINT_STANDBY_PYTHONPATH"
+FDS = "RALLYPOINT_PRELOAD_FDS"
+RECORD = "RALLYPOINT_PRELOAD_RECORD"
+PYTHONPATH = "RALLYPOINT_PRELOAD_PYTHONPATH"
 """What PYTHONPATH was; absent: it was not set."""
 
 
@@ -51,8 +54,8 @@ def _import_own(name: str) -> Any:
 def _restore() -> tuple[str, str]:
     """Hide that this file was here; return the variables that asked for it."""
     folder = os.path.dirname(os.path.abspath(__file__))
-    fd, record = os.environ.pop(FD, ""), os.environ.pop(RECORD, "")
-    if fd or record:
+    fds, record = os.environ.pop(FDS, ""), os.environ.pop(RECORD, "")
+    if fds or record:
         before = os.environ.pop(PYTHONPATH, None)
         if before is None:
             os.environ.pop("PYTHONPATH", None)
@@ -60,7 +63,7 @@ def _restore() -> tuple[str, str]:
             os.environ["PYTHONPATH"] = before
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != folder]
     sys.path_importer_cache.pop(folder, None)
-    return fd, record
+    return fds, record
 
 
 def _run_own() -> BaseException | None:
@@ -74,18 +77,18 @@ def _run_own() -> BaseException | None:
 
 
 def main() -> None:
-    """Pause this interpreter if it is a standby."""
-    standby = _import_own("rallypoint_standby") if FD in os.environ else None
+    """Make this interpreter a forkserver if it shall be one."""
+    server = _import_own("rallypoint_forkserver") if FDS in os.environ else None
     recorder = _import_own("rallypoint_recorder") if RECORD in os.environ else None
-    fd, record = _restore()
-    environment = standby.rallypoint_main.Environment() if standby is not None else None
+    fds, record = _restore()
+    environment = server.rallypoint_main.Environment() if server is not None else None
     outcome = _run_own()
-    if standby is not None:
+    if server is not None:
         try:
-            one = standby.Standby(int(fd), environment)
-        except OSError:  # a wrapper, or the user's sitecustomize, has closed the socket
+            one = server.Forkserver([int(fd) for fd in fds.split(",")], environment)
+        except OSError:  # a wrapper, or the user's sitecustomize, has closed a socket
             os._exit(1)
-        one.wait()
+        one.serve()
     elif recorder is not None:
         sys.meta_path.insert(0, recorder.Recorder(record))
     if outcome is not None:  # also "no module named sitecustomize", which site passes over

@@ -1,4 +1,4 @@
-"""What the imports of a standby must not do, and which files they have read.
+"""What the imports of a forkserver must not do, and which files they have read.
 
 See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent never imports this
 file.
@@ -27,7 +27,7 @@ OF_ROUND = frozenset(
     )
 )
 PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
-"""Variables that a standby does not have yet."""
+"""Variables that a forkserver does not have."""
 
 
 class Reads:
@@ -57,7 +57,7 @@ class Reads:
         environ.__class__ = Noting
 
     def end(self) -> str:
-        """Stop; return why this standby must not be used, or ""."""
+        """Stop; return why this forkserver must not be used, or ""."""
         environ: Any = os.environ
         environ.__class__ = self._kind
         return f"an import has read {self._noted[0]}" if self._noted else ""
@@ -96,7 +96,7 @@ def _identify(fd: int) -> File:
 
 
 def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folder: str) -> str:
-    """Return why what was imported must not wait in a standby, or "".
+    """Return why what was imported must not be in a forkserver, or "".
 
     Args:
         opened_before: the descriptors before the imports.

@@ -1,4 +1,4 @@
-"""Names of modules and functions that standbys import and call, as people write them. Pure."""
+"""Names of modules and functions to preload, as people write them. Pure."""
 
 from __future__ import annotations
 

@@ -1,0 +1,66 @@
+"""One worker of a helper: what is known of it until it is reaped.
+
+Imported by the helper: standard library only, and no module that costs memory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Waiting = Sequence[tuple[int, bool, bool]]
+
+
+class Worker:
+    """One spawned child.
+
+    Attributes:
+        worker_id: the agent's number for it.
+        pid: the child, which is also its process group and session.
+        exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
+        waiting: signals that arrived before exec, when the child could still lose them, each with
+            whether it is for the child alone, and whether it ends the round of the child.
+        signalled_ns: monotonic time of the first signal that ends its round; None: none yet.
+        was_killed: such a signal was SIGKILL.
+    """
+
+    __slots__ = ("exec_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
+
+    def __init__(self, worker_id: int, pid: int, exec_fd: int, waiting: Waiting = ()) -> None:
+        """Take a child that was just forked."""
+        self.worker_id = worker_id
+        self.pid = pid
+        self.exec_fd = exec_fd
+        self.waiting = list(waiting)
+        self.signalled_ns: int | None = None
+        self.was_killed = False
+
+    def note_signal(self, signum: int) -> None:
+        """Note that a signal that ends its round is sent now."""
+        if self.signalled_ns is None:
+            self.signalled_ns = time.monotonic_ns()
+        self.was_killed = self.was_killed or signum == signal.SIGKILL
+
+    def note_waiting(self, signum: int, is_alone: bool, ends_round: bool) -> None:
+        """Note a signal that is sent once it has exec'ed."""
+        if (signum, is_alone, ends_round) not in self.waiting:
+            self.waiting.append((signum, is_alone, ends_round))
+
+
+def signal_own(pid: int, signum: int, *, is_alone: bool) -> None:
+    """Signal an unreaped child, whose pid cannot have been reused, or its group."""
+    try:
+        if is_alone:
+            os.kill(pid, signum)
+            return
+        try:
+            os.killpg(pid, signum)
+        except ProcessLookupError:  # the child has not called setsid yet
+            os.kill(pid, signum)
+    except OSError:  # EPERM: the whole group changed its user; EINVAL: no such signal
+        pass

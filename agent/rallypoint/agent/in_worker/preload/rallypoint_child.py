@@ -1,0 +1,142 @@
+"""Forks of a forkserver: the child that proves that it can be forked, and the workers.
+
+Standard library only, and Python 3.8 or newer. The agent never imports this file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+if TYPE_CHECKING:
+    from typing import Any
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def fork() -> int:
+    """Fork this process, without the warning about threads.
+
+    From Python 3.12 on it warns beside threads of libraries such as OpenBLAS, which handle forks.
+    """
+    warnings: Any = sys.modules.get("warnings")
+    if warnings is None:
+        return os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def fork_twice() -> int:
+    """Fork a child of the subreaper above; return its pid, 0 in it, or minus an errno."""
+    reader, writer = os.pipe()
+    try:
+        middle = fork()
+    except OSError as error:
+        os.close(reader)
+        os.close(writer)
+        return -(error.errno or 11)
+    if middle == 0:
+        try:
+            pid = fork()
+        except OSError as error:
+            pid = -(error.errno or 11)
+        if pid == 0:
+            os.close(reader)
+            os.close(writer)
+            return 0
+        try:
+            os.write(writer, str(pid).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    text = os.read(reader, 64)  # nothing: it was killed, and so was its child or will be
+    os.close(reader)
+    os.waitpid(middle, 0)
+    return int(text or -3)
+
+
+def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
+    """Wait until this process may begin as a worker; end it if it must not.
+
+    Args:
+        gate_fd: a byte arrives there when the helper knows this process.
+        parent: the helper, whose end it must not outlive.
+        cpus: to bind it to; empty: those of the forkserver.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
+    os.setsid()
+    if os.read(gate_fd, 1) != b"1":
+        os._exit(1)
+    os.close(gate_fd)
+    before = set(sys.modules)
+    import ctypes
+
+    for new in set(sys.modules) - before:
+        del sys.modules[new]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # the helper died before prctl
+        os._exit(1)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+
+
+def renew() -> None:
+    """Make this process's own what a fork shares and Python does not renew by itself."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+
+
+def probe(limit_s: float) -> str:
+    """Return why forks of this process would not work; "": they would.
+
+    A child does what hangs or fails in a fork of a process that has used threads or a GPU.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    child = fork()
+    if child == 0:
+        code = 1
+        try:
+            code = _try(torch)
+        finally:
+            os._exit(code)
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return _explain(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "a fork of it hangs in a product of matrices or a backward pass: an import has run one"
+
+
+def _try(torch: Any) -> int:
+    """Do the work of the child; return its exit code."""
+    if torch.cuda._is_in_bad_fork():
+        return 3
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    matrix = torch.ones(256, 256, requires_grad=True)
+    (matrix @ matrix).sum().backward()
+    torch.set_num_threads(threads)
+    return 0
+
+
+def _explain(status: int) -> str:
+    if status == 0:
+        return ""
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3:
+        return "an import has initialized CUDA, so no fork of it can use a GPU"
+    return f"a fork of it cannot use torch (wait status {status})"

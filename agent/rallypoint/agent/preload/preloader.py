@@ -1,0 +1,388 @@
+"""The forkserver of a node: makes it, and lets it fork the workers of every round.
+
+It is started at once, so that it imports while nodes are awaited. A round that comes earlier waits
+for it: one import is never slower than one for each worker. Whatever fails here costs that time and
+no round: workers start cold then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
+from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.output.kinds import Kind, Kinds, kind_of
+from rallypoint.agent.preload.command import (
+    RECORD_ENV,
+    SERVES_NUMBER,
+    SOCKET_NUMBER,
+    Preload,
+    Shape,
+    arguments_of,
+    find_difference,
+    forkserver_environment,
+    importable,
+    probe_command,
+    with_hook,
+)
+from rallypoint.agent.preload.forkserver import Forkserver, Hangup
+from rallypoint.base.file_thread import FileThread
+from rallypoint.base.log import get_logger
+
+log = get_logger()
+
+HELLO_LIMIT_S = 30.0
+"""How long an interpreter may take until it runs our hook; a cold disk needs seconds."""
+IMPORT_LIMIT_S = 600.0
+"""How long the imports and calls may take."""
+FORK_LIMIT_S = 5.0
+"""How long a fork may take. A forkserver that does not answer is ended, and workers start cold."""
+FAILURES_MAX = 3
+"""In a row; then workers start cold for good."""
+AGAIN_S = 1.0
+"""Before the next attempt."""
+AUTO_S = 10.0
+"""So long after their start, workers that record their imports have made most of them."""
+RECORD_BYTES_MAX = 1 << 20
+"""Of the names that a cold worker has recorded."""
+
+
+class CannotPreload(Exception):
+    """No forkserver can work with this interpreter or these modules; the text says why."""
+
+
+class Preloader:
+    """Makes the forkserver of a node, and another one when that has ended."""
+
+    def __init__(
+        self,
+        *,
+        preload: Preload,
+        shape: Shape,
+        inherited: Mapping[str, str],
+        sample: Callable[[], SpawnRequest],
+        guess: Callable[[], Kinds],
+        terminal_fd: int,
+        host: Callable[[], WorkerHost],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Begin without a forkserver.
+
+        Args:
+            preload: what it imports and calls.
+            shape: of the workers' command line.
+            inherited: what all workers inherit.
+            sample: returns the request of a worker, as far as it is known without a round.
+            guess: returns the kinds of its output, as far as they are known without a round.
+            terminal_fd: the terminal that output goes to, if it goes to one.
+            host: returns the helper.
+            tasks: runs what takes time.
+        """
+        self.records = preload.is_auto
+        """Workers that start cold record what they import."""
+        self.record_bytes_max = RECORD_BYTES_MAX
+        """A record that is longer has enough: no worker adds to it."""
+        self._preload = preload
+        self._shape = shape
+        self._inherited = inherited
+        self._sample = sample
+        self._guess = guess
+        self._terminal_fd = terminal_fd
+        self._host = host
+        self._tasks = tasks
+        self._files = FileThread("records")
+        self._ids = itertools.count(-1, -1)  # those of workers are above
+        self._kinds: Kinds | None = None
+        """Of the output of the last worker that could not be forked because of it."""
+        self._record = ""
+        """File with the modules that a cold worker has looked for."""
+        self._failed: set[str] = set()
+        """Modules that could not be imported."""
+        self._failures = 0
+        self._making: asyncio.Task[None] | None = None
+        self._servers: dict[int, Forkserver] = {}
+        """All that have not ended, by id."""
+        self._ready: Forkserver | None = None
+        self._cold: dict[int, SpawnRequest] = {}
+        """Requests of the workers that are being forked, by id: how they would start cold."""
+        self._limits: dict[int, asyncio.TimerHandle] = {}
+        self._has_probed = False
+        self._is_given_up = False
+
+    # --- the forkserver ---
+
+    def begin(self) -> None:
+        """Make a forkserver, unless there is one or there cannot be."""
+        is_known = not self._preload.is_auto or self._record
+        if is_known and not (self._is_given_up or self._ready or self._is_making):
+            self._making = self._tasks.create_task(self._make())
+
+    @property
+    def _is_making(self) -> bool:
+        return self._making is not None and not self._making.done()
+
+    @property
+    def is_importing(self) -> bool:
+        """True while workers had better wait."""
+        return self._is_making
+
+    async def wait(self) -> None:
+        """Wait until it can fork, or cannot be made."""
+        if self._making is not None:
+            await asyncio.wait((self._making,))
+
+    async def _make(self) -> None:
+        while not self._is_given_up and self._ready is None:
+            try:
+                await self._try()
+            except CannotPreload as error:
+                self._give_up(str(error))
+            except WorkerHostError:
+                return  # the helper is lost; `begin` follows once it was replaced
+            except (OSError, ValueError) as error:
+                self._failures += 1
+                if self._failures >= FAILURES_MAX:
+                    self._give_up(f"it failed {FAILURES_MAX} times in a row: {error}")
+                else:
+                    log.warning("forkserver_not_made", why=str(error), then="another is made")
+                    await asyncio.sleep(AGAIN_S)
+
+    def _give_up(self, why: str) -> None:
+        self._is_given_up = True
+        log.warning("preload_given_up", why=why, then="every worker imports by itself")
+
+    async def _try(self) -> None:
+        """Make a forkserver.
+
+        Raises:
+            CannotPreload: there cannot be one.
+            OSError, WorkerHostError, ValueError: it has failed.
+        """
+        began_s = time.monotonic()
+        request = self._sample()
+        if not self._has_probed:
+            await self._probe(request)
+        server = self._spawn(request, serves=True)
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                await server.receive()
+            async with asyncio.timeout(IMPORT_LIMIT_S):
+                await self._import(server, request)
+            if server.exited is not None:
+                raise Hangup(server.find_why())
+            self._ready = server
+        except TimeoutError:
+            raise OSError("it has not answered in time") from None
+        except Hangup as error:
+            raise OSError(server.failure or server.find_why() or str(error)) from error
+        finally:
+            if self._ready is not server:
+                self._end(server)
+        self._failures = 0
+        log.info("preloaded", took=f"{time.monotonic() - began_s:.1f}s")
+
+    def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
+        kinds = self._kinds or self._guess()
+        if Kind.OTHER in (kinds.out, kinds.err):
+            raise CannotPreload(f"the output of workers goes to {Kind.OTHER.value}")
+        numbers = (SOCKET_NUMBER, SERVES_NUMBER) if serves else (SOCKET_NUMBER,)
+        environment = forkserver_environment(request.env, self._inherited, numbers)
+        server = Forkserver(next(self._ids), kinds, self._terminal_fd)
+        try:
+            server.spawn(self._host(), request._replace(env=environment), serves=serves)
+        except BaseException:
+            server.close()
+            raise
+        self._servers[server.id] = server
+        return server
+
+    async def _probe(self, request: SpawnRequest) -> None:
+        """Find out whether the interpreter runs our hook; it would run the script without it."""
+        python = request.argv[0]
+        argv = probe_command(request.argv, self._shape)
+        server = self._spawn(request._replace(argv=argv), serves=False)
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                await server.receive()
+        except TimeoutError:
+            raise CannotPreload(f"{python} did not answer within {HELLO_LIMIT_S:g} s") from None
+        except Hangup as error:
+            if server.failure:
+                raise OSError(server.failure) from error
+            why = "it has flags such as -S, -E or -I, or is no Python"
+            raise CannotPreload(f"{python} does not run sitecustomize: {why}") from error
+        finally:
+            self._end(server)
+        self._has_probed = True
+
+    async def _import(self, server: Forkserver, request: SpawnRequest) -> None:
+        modules = await self._find_modules()
+        program = request.argv[self._shape.flags_end :]
+        ready = await server.prepare(modules, self._preload.calls, self._shape.path, program)
+        if ready.get("type") == "stale":
+            raise OSError(str(ready.get("why")))
+        if ready.get("refusal"):
+            raise CannotPreload(str(ready["refusal"]))
+        for failure in ready.get("failed", ()):
+            self._note_failure(str(failure["name"]), str(failure["error"]))
+        await server.serve()
+
+    async def _find_modules(self) -> tuple[str, ...]:
+        if not self._preload.is_auto:
+            return self._preload.modules
+        names = await self._files.run("reading a record", lambda: _read_names(self._record))
+        return importable(names, self._failed, self._shape.module)
+
+    def _note_failure(self, name: str, error: str) -> None:
+        if name not in self._failed and not self._preload.is_auto:
+            log.warning("preload_import_failed", name=name, error=error, then="workers try again")
+        self._failed.add(name)
+
+    def _end(self, server: Forkserver) -> None:
+        """End a forkserver, whatever it does."""
+        server.close()
+        if server.id in self._servers:
+            with suppress(WorkerHostError):  # the helper has died, and its children with it
+                self._host().signal(signal.SIGKILL, (server.id,))
+
+    def look(self) -> None:
+        """Let it look at the files that it has imported, while workers end."""
+        if self._ready is not None:
+            self._ready.look()
+
+    # --- workers ---
+
+    def choose(self, request: SpawnRequest, record: str) -> SpawnRequest:
+        """Return the request by which a worker starts: it is forked, if it can be.
+
+        Args:
+            request: by which it would start by itself.
+            record: file in which it would record what it imports; empty: it would not.
+
+        Raises:
+            OSError: no descriptor is left.
+        """
+        if self._ready is None:
+            return self._recorded(request, record)
+        kinds = Kinds(kind_of(request.stdout_fd), kind_of(request.stderr_fd))
+        why = ""
+        if kinds != self._ready.kinds:
+            why, self._kinds = "its output goes elsewhere", kinds
+        elif self._ready.request is not None:
+            why = find_difference(self._ready.request, request, self._shape)
+        if why:
+            log.info("worker_not_forked", why=why, then="it imports by itself")
+            return self._recorded(request, record)
+        self._keep(request)
+        argv = arguments_of(request.argv, self._shape)
+        return request._replace(via=self._ready.id, argv=argv)
+
+    def _recorded(self, request: SpawnRequest, record: str) -> SpawnRequest:
+        if not record:
+            return request
+        if not self._record:
+            self._record = record
+            asyncio.get_running_loop().call_later(AUTO_S, self.begin)
+        return request._replace(env=with_hook(request.env, RECORD_ENV, record))
+
+    def _keep(self, request: SpawnRequest) -> None:
+        """Keep what it takes to start a worker cold, until it was forked."""
+        fds = [os.dup(request.stdin_fd)]
+        try:
+            fds += [os.dup(request.stdout_fd), os.dup(request.stderr_fd)]
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        kept = request._replace(stdin_fd=fds[0], stdout_fd=fds[1], stderr_fd=fds[2])
+        self._cold[request.worker_id] = kept
+        loop = asyncio.get_running_loop()
+        server = self._ready
+        assert server is not None
+        timer = loop.call_later(FORK_LIMIT_S, self._end_stuck, server, request.worker_id)
+        self._limits[request.worker_id] = timer
+
+    def _end_stuck(self, server: Forkserver, worker_id: int) -> None:
+        if worker_id in self._cold:
+            log.warning("forkserver_stuck", why=f"no fork within {FORK_LIMIT_S:g} s")
+            self._end(server)
+
+    def start_cold(self, event: SpawnFailed, *, is_wanted: bool) -> bool:
+        """Start a worker by itself that could not be forked.
+
+        Args:
+            event: that it was not started.
+            is_wanted: whether its round still is.
+
+        Returns:
+            Whether it starts now.
+        """
+        request = self._cold.pop(event.worker_id, None)
+        if request is None:
+            return False
+        self._limits.pop(event.worker_id).cancel()
+        try:
+            if not is_wanted:
+                return False
+            log.warning("worker_not_forked", why=event.message, then="it imports by itself")
+            self._host().spawn(request)
+        except (OSError, WorkerHostError):  # the event tells it
+            return False
+        finally:
+            _close(request)
+        return True
+
+    def takes(self, event: HostEvent) -> bool:
+        """Note an event; return whether it is about a forkserver."""
+        match event:
+            case Spawned(worker_id=id):
+                if id in self._cold:
+                    self._limits.pop(id).cancel()
+                    _close(self._cold.pop(id))
+                return id in self._servers
+            case SpawnFailed(worker_id=id, message=text) if id in self._servers:
+                self._servers.pop(id).failure = text
+            case Exited(worker_id=id) if id in self._servers:
+                self._note_end(self._servers.pop(id), event)
+            case _:
+                return False
+        return True
+
+    def _note_end(self, server: Forkserver, event: Exited) -> None:
+        server.exited = event
+        if server is not self._ready:
+            return
+        self._ready = None
+        log.info("forkserver_ended", why=server.find_why(), then="another is made")
+        server.close()
+        self.begin()
+
+    async def close(self) -> None:
+        """End everything; the helper's own end does the same."""
+        self._is_given_up = True
+        if self._making is not None:
+            self._making.cancel()
+        for timer in self._limits.values():
+            timer.cancel()
+        for request in self._cold.values():
+            _close(request)
+        self._cold.clear()
+        for server in self._servers.values():
+            server.close()
+
+
+def _close(request: SpawnRequest) -> None:
+    for fd in (request.stdin_fd, request.stdout_fd, request.stderr_fd):
+        os.close(fd)
+
+
+def _read_names(path: str) -> list[str]:
+    with open(path, "rb") as file:
+        text = file.read(RECORD_BYTES_MAX).decode("utf-8", "replace")
+    return text.split("\n")[:-1]  # the last line may be unfinished

@@ -1,1 +1,0 @@
-"""How much of the processors a standby may use while it imports beside workers."""
