@@ -413,7 +413,8 @@ class Helper:
         for token, deadline in self._sweeps.items():
             if deadline <= now:
                 self._sweeps[token] = float("inf")
-                self._control.send("blocked", token=token, pids=sorted(list_descendants(self._pid)))
+                left = set(list_descendants(self._pid)) - self._find_spared()
+                self._control.send("blocked", token=token, pids=sorted(left))
 
 
 def _now_ms() -> int:

@@ -41,8 +41,9 @@ HELLO_LIMIT_S = 30.0
 """How long an interpreter may take until it runs our hook; a cold disk needs seconds."""
 IMPORT_LIMIT_S = 600.0
 """How long the imports and calls may take."""
-FORK_LIMIT_S = 5.0
-"""How long a fork may take. A forkserver that does not answer is ended, and workers start cold."""
+FORK_LIMIT_S = 10.0
+"""How long the next of the forks may take; usually 20 ms. Then the forkserver is ended, and workers
+start cold."""
 FAILURES_MAX = 3
 """In a row; then workers start cold for good."""
 AGAIN_S = 1.0
@@ -111,7 +112,8 @@ class Preloader:
         self._ready: Forkserver | None = None
         self._cold: dict[int, SpawnRequest] = {}
         """Requests of the workers that are being forked, by id: how they would start cold."""
-        self._limits: dict[int, asyncio.TimerHandle] = {}
+        self._limit: asyncio.TimerHandle | None = None
+        """Ends a forkserver that does not fork."""
         self._has_probed = False
         self._is_given_up = False
 
@@ -302,16 +304,27 @@ class Preloader:
             raise
         kept = request._replace(stdin_fd=fds[0], stdout_fd=fds[1], stderr_fd=fds[2])
         self._cold[request.worker_id] = kept
-        loop = asyncio.get_running_loop()
-        server = self._ready
-        assert server is not None
-        timer = loop.call_later(FORK_LIMIT_S, self._end_stuck, server, request.worker_id)
-        self._limits[request.worker_id] = timer
+        self._set_limit()
 
-    def _end_stuck(self, server: Forkserver, worker_id: int) -> None:
-        if worker_id in self._cold:
-            log.warning("forkserver_stuck", why=f"no fork within {FORK_LIMIT_S:g} s")
-            self._end(server)
+    def _take(self, worker_id: int) -> SpawnRequest | None:
+        """Return the request of a worker whose fork is answered now; None: it is not forked."""
+        request = self._cold.pop(worker_id, None)
+        if request is not None:
+            self._set_limit()
+        return request
+
+    def _set_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+        if self._cold and self._ready is not None:
+            loop = asyncio.get_running_loop()
+            self._limit = loop.call_later(FORK_LIMIT_S, self._end_stuck, self._ready)
+
+    def _end_stuck(self, server: Forkserver) -> None:
+        then = "it is killed, and workers import by themselves"
+        log.warning("forkserver_stuck", why=f"no fork within {FORK_LIMIT_S:g} s", then=then)
+        self._end(server)
 
     def start_cold(self, event: SpawnFailed, *, is_wanted: bool) -> bool:
         """Start a worker by itself that could not be forked.
@@ -323,10 +336,9 @@ class Preloader:
         Returns:
             Whether it starts now.
         """
-        request = self._cold.pop(event.worker_id, None)
+        request = self._take(event.worker_id)
         if request is None:
             return False
-        self._limits.pop(event.worker_id).cancel()
         try:
             if not is_wanted:
                 return False
@@ -342,9 +354,8 @@ class Preloader:
         """Note an event; return whether it is about a forkserver."""
         match event:
             case Spawned(worker_id=id):
-                if id in self._cold:
-                    self._limits.pop(id).cancel()
-                    _close(self._cold.pop(id))
+                if (request := self._take(id)) is not None:
+                    _close(request)
                 return id in self._servers
             case SpawnFailed(worker_id=id, message=text) if id in self._servers:
                 self._servers.pop(id).failure = text
@@ -368,8 +379,8 @@ class Preloader:
         self._is_given_up = True
         if self._making is not None:
             self._making.cancel()
-        for timer in self._limits.values():
-            timer.cancel()
+        if self._limit is not None:
+            self._limit.cancel()
         for request in self._cold.values():
             _close(request)
         self._cold.clear()
