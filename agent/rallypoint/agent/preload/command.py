@@ -34,6 +34,9 @@ _OF_ROUND = frozenset(
     )
 )
 _PREFIXES_OF_ROUND = ("TORCHELASTIC_", OWN_PREFIX)
+_WHILE_IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""With it, `torch.cuda.is_available()` in an import does not initialize CUDA, which no fork could
+use. A worker has its own value, or none."""
 _PROBE = "import sys; sys.exit(0)"
 _NEVER_IMPORTED = frozenset(("__main__", "__mp_main__", "sitecustomize", "usercustomize"))
 
@@ -83,7 +86,7 @@ def forkserver_environment(
         for name, value in worker.items()
         if not is_of_round(name) or (name.startswith(OWN_PREFIX) and inherited.get(name) == value)
     }
-    return with_hook(environment, FDS_ENV, ",".join(map(str, numbers)))
+    return with_hook(environment | _WHILE_IMPORTING, FDS_ENV, ",".join(map(str, numbers)))
 
 
 def with_hook(environment: Mapping[str, str], name: str, value: str) -> dict[str, str]:
@@ -113,7 +116,8 @@ def find_difference(server: SpawnRequest, worker: SpawnRequest, shape: Shape) ->
         return "its command line differs"
     if not worker.cwd or os.path.abspath(server.cwd) != os.path.abspath(worker.cwd):
         return "its working directory differs"
-    differing = _differing(server.env, with_hook(worker.env, FDS_ENV, ""))
+    wanted = with_hook({**worker.env, **_WHILE_IMPORTING}, FDS_ENV, "")
+    differing = _differing(server.env, wanted)
     return f"its environment differs: {', '.join(differing[:3])}" if differing else ""
 
 
