@@ -33,7 +33,7 @@ from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.log import get_logger
 
-if TYPE_CHECKING:  # a node without standbys loads nothing of them
+if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
     from rallypoint.agent.preload.command import Preload, Shape
 
 log = get_logger()

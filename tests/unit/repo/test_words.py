@@ -47,7 +47,7 @@ IRREGULAR = frozenset(
 )
 """Words of events that are in the past tense although they do not end in -ed."""
 
-SELECTED = frozenset({"audit", "unprotected", "unencrypted", "standbys_ready"})
+SELECTED = frozenset({"audit", "unprotected", "unencrypted"})
 """Events that people select lines by: each is the one word that they look for."""
 
 FORWARDED = {

@@ -78,6 +78,6 @@ def open_like(kind: Kind, terminal_fd: int) -> tuple[int, int]:
             reader, writer = open_terminal(terminal_fd)
             return writer, reader
         case Kind.FILE:
-            return os.memfd_create("rallypoint-standby"), -1
+            return os.memfd_create("rallypoint-preload"), -1
         case Kind.NULL | Kind.OTHER:
             return os.open(os.devnull, os.O_WRONLY), -1

@@ -21,7 +21,6 @@ from rallypoint.wire.durations import to_duration
 log = get_logger()
 
 INTERVAL, ATTEMPTS = "keep_alive_interval", "keep_alive_max_attempt"
-BYTES_MAX = 1 << 50
 INTERVAL_MS, ATTEMPTS_COUNT = 5_000, 3
 """torch's defaults, for when only one of the two is given."""
 UNUSED = frozenset(
@@ -189,13 +188,6 @@ def _exit_codes(value: Any) -> tuple[int, ...]:
 
 def _names(parse: Callable[[str], tuple[str, ...]], value: Any) -> tuple[str, ...]:
     return parse(value if isinstance(value, str) else ",".join(value)) if value else ()
-
-
-def _bytes(value: Any) -> int:
-    number = int(value)
-    if not 0 < number <= BYTES_MAX:
-        raise ValueError("not a number of bytes from 1 on")
-    return number
 
 
 _KEYS: dict[str, Callable[[Any], Any]] = {

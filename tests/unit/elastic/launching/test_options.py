@@ -27,10 +27,10 @@ from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, fin
         ({"no_retry_exit_codes": [3]}, JobOptions(no_retry_exit_codes=(3,))),
         ({"rank": 0, "node_name": "n"}, JobOptions(rank=0, node_name="n")),
         (
-            {"warm": "torch, json", "warm_call": ["a.b:f"], "warm_memory": 9},
-            JobOptions(warm=("torch", "json"), warm_call=("a.b:f",), warm_memory=9),
+            {"preload": "torch, json", "preload_call": ["a.b:f"]},
+            JobOptions(preload=("torch", "json"), preload_call=("a.b:f",)),
         ),
-        ({"warm": ["auto"]}, JobOptions(warm=("auto",))),
+        ({"preload": ["auto"]}, JobOptions(preload=("auto",))),
         ({"close_timeout": 30, "store_type": "file"}, JobOptions()),
     ],
 )
@@ -50,10 +50,12 @@ def test_options(config: dict[str, Any], expected: JobOptions) -> None:
         ({"grow": "maybe"}, "grow: 'maybe': neither true nor false"),
         ({"crash_loop": -2}, "crash_loop: -2: must not be negative"),
         ({"no_retry_exit_codes": [object]}, "no_retry_exit_codes"),
-        ({"warm": "a b"}, "warm: 'a b': 'a b' is not the name of a module"),
-        ({"warm": "auto,json"}, "warm: 'auto,json': auto and names of modules exclude"),
-        ({"warm_call": "json"}, "warm_call: 'json': 'json' is not of the form pkg.mod:function"),
-        ({"warm_memory": 0}, "warm_memory: 0: not a number of bytes from 1 on"),
+        ({"preload": "a b"}, "preload: 'a b': 'a b' is not the name of a module"),
+        ({"preload": "auto,json"}, "preload: 'auto,json': auto and names of modules exclude"),
+        (
+            {"preload_call": "json"},
+            "preload_call: 'json': 'json' is not of the form pkg.mod:function",
+        ),
     ],
 )
 def test_wrong_options(config: dict[str, Any], text: str) -> None:
