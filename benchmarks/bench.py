@@ -48,8 +48,8 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("recovery", "recovery.py", 8),
-    Benchmark("launch", "launch.py", 2.5),
+    Benchmark("recovery", "recovery.py", 6),
+    Benchmark("launch", "launch.py", 12),
     Benchmark("failures", "failures.py", 5),
     Benchmark("rounds", "rounds.py", 5),
     Benchmark("commands", "command/status.py", 2),

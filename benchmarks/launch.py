@@ -1,10 +1,13 @@
 """Start, end and memory of a job beside torchrun: one node, and two nodes of this machine.
 
-The workers do not import torch: the launcher is measured. A worker's first statement reads
-CLOCK_MONOTONIC, which all processes of a machine share. Then the worker reports over a datagram
-socket and waits. Nothing polls, and the time of the report itself does not count. A start is the
-time from just before the first command to the last worker's first line; an end that from the end of
-the workers until all commands have returned. All kinds take turns.
+First with workers that do not import torch: the launcher is measured. A worker's first statement
+reads CLOCK_MONOTONIC, which all processes of a machine share. Then the worker reports over a
+datagram socket and waits. Nothing polls, and the time of the report itself does not count. A start
+is the time from just before the first command to the last worker's first line; an end that from the
+end of the workers until all commands have returned.
+
+Then with workers of one node that import torch: until the last one is in its main program, and the
+memory of all processes, workers included. All kinds take turns.
 
     python benchmarks/launch.py --json benchmarks/results/launch.json
 """
@@ -18,12 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.quickest import meet_at, torchrun
 from harness.results import Results
 from harness.tables import render_results
 from harness.trial import MeasurementFailed, Process, Trial, measure_memory
+from recoveries.jobs import Job, Launcher
+from recoveries.marks import Marks
 
 SETTLE_S = 0.5
 """Memory is read this long after the last worker's start, when the launcher is idle."""
@@ -39,6 +45,12 @@ RUNNING = "Rallypoint, a coordinator listens already"
 TORCHRUN = "2 nodes, 1 worker each: torchrun, one node hosts the store"
 AGENT, COORDINATOR = "agent of a 2-node job, with its helper", "coordinator"
 WITH_STORE, WITHOUT_STORE = "torchrun, the node with the store", "torchrun, the other node"
+
+TORCH, IN_MAIN, ALL = "torch", "command to all in main", "memory of all processes"
+WORKERS = (1, 2, 8)
+"""That import torch."""
+IMPORT_LIMIT_S = 300.0
+"""For their first all-reduce; 32 workers on two cores take a minute."""
 
 Sizes = dict[str, float]
 
@@ -138,6 +150,19 @@ def two_torchruns(results: Results) -> None:
         results.add(MEMORY, WITHOUT_STORE, EACH, "MB", min(sizes.values()))
 
 
+def importing(launcher: Launcher, workers: int, results: Results) -> None:
+    with Trial() as trial:
+        marks = Marks(trial.folder)
+        job = Job(trial, launcher, marks.command, nodes=1, workers=workers)
+        world = marks.await_world(workers, (), IMPORT_LIMIT_S, job.ends)
+        time.sleep(SETTLE_S)
+        job.check_forked(world.pids)
+        row = f"{workers} worker{'s' if workers > 1 else ''}: {launcher}"
+        results.add(TORCH, row, IN_MAIN, "s", (world.main_ns - job.began_ns) / 1e9)
+        results.add(TORCH, row, ALL, "MB", job.measure_memory())
+        marks.close()
+
+
 KINDS: tuple[Callable[[Results], None], ...] = (
     *(standalone, standalone_torchrun),
     *(hosted, separate, running, two_torchruns),
@@ -149,10 +174,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=int, default=RUNS_MIN, help=f"at least {RUNS_MIN} for a claim"
     )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=WORKERS, metavar="N", help="that import torch"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     arguments = parser.parse_args()
-    if arguments.runs < 1:
-        parser.error("--runs must be at least 1")
+    if min(arguments.runs, *arguments.workers) < 1:
+        parser.error("--runs and --workers must be at least 1")
     return arguments
 
 
@@ -161,10 +189,12 @@ def main() -> int:
     # A plain SIGTERM would end this process and leave the launchers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = Results(arguments.json)
+    kinds = list(KINDS)
+    kinds += [partial(importing, one, n) for n in arguments.workers for one in Launcher]
     try:
         for number in range(arguments.runs + 1):
             # The first run does not count: it reads files from the disk.
-            for kind in KINDS:
+            for kind in kinds:
                 kind(results if number else Results())
             results.write()
             print(f"run {number} of {arguments.runs}", file=sys.stderr)

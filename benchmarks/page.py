@@ -26,63 +26,57 @@ DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/operations.md", "docs/rela
 RAW = "https://raw.githubusercontent.com/rallypoint-dev/rallypoint/main"
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->)(\n?).*?\n?(<!-- end -->)", re.DOTALL)
 
-TORCHRUN, COLD, WARM = "torchrun, quickest settings", "Rallypoint", "Rallypoint, `--warm torch`"
+LAUNCHERS = ("torchrun, quickest settings", "Rallypoint", "Rallypoint, `--preload torch`")
+"""Rows of the benchmark of recoveries. One that was not measured yet is left out."""
 IN_MAIN = "SIGKILL to all in main"
 STARTED, BACK = "command to first all-reduce", "SIGKILL to first all-reduce"
-LAUNCHERS, STANDBYS = "memory of launchers", "memory of standbys"
+MEMORY = "memory of launchers"
 
 
 def read(name: str) -> Results:
-    return read_results(FOLDER / f"{name}.json")
+    """Return the results of a benchmark; of recoveries, those of the launchers that there are."""
+    results = read_results(FOLDER / f"{name}.json")
+    if name == "recovery":
+        results.cells = [cell for cell in results.cells if cell.row in LAUNCHERS]
+    return results
 
 
 def draw_section(name: str, *tables: str) -> str:
-    """Return tables of a benchmark, and where they are from."""
+    """Return those tables of a benchmark that were measured, and where they are from."""
     results = read(name)
-    drawn = [render_table(results, table) for table in tables]
+    measured = {cell.table for cell in results.cells}
+    drawn = [render_table(results, table) for table in tables if table in measured]
     return "\n\n".join([*drawn, render_origin(results.origin)])
 
 
 def draw_headline() -> str:
     """Return the table of the first page."""
-    columns = (IN_MAIN, BACK, STARTED, LAUNCHERS, STANDBYS)
-    return render_table(read("recovery"), "recovery", columns=columns)
+    return render_table(read("recovery"), "recovery", columns=(IN_MAIN, BACK, STARTED, MEMORY))
 
 
 def draw_chart() -> str:
     """Return the chart as an image with its figures as text."""
-    recovery = partial(median_of, read("recovery"), "recovery")
-    back = (f"{name} {format_number(recovery(name, BACK))} s" for name in (TORCHRUN, COLD, WARM))
-    text = f"A worker is killed, until training continues: {'; '.join(back)}".replace("`", "")
+    back = (f"{name} {format_number(median)} s" for name, median in find_medians(BACK))
+    text = f"A worker is killed, until training continues: {'; '.join(back)}"
     return f"![{text}]({RAW}/{CHART})"
 
 
 def draw_svg() -> str:
     """Return the chart itself."""
-    recovery = read("recovery")
-
-    def bars(*columns: str) -> list[tuple[str, float]]:
-        return [
-            (name.replace("`", ""), sum(known(name, column) for column in columns))
-            for name in (TORCHRUN, COLD, WARM)
-        ]
-
-    def known(name: str, column: str) -> float:
-        if column == STANDBYS and name != WARM:
-            return 0.0
-        return median_of(recovery, "recovery", name, column)
-
-    return draw(
-        [
-            ("A worker is killed: until the first all-reduce of all workers", "s", bars(BACK)),
-            ("Start: from the command to the first all-reduce", "s", bars(STARTED)),
-            (
-                "Memory beside the workers, both nodes: agents, coordinator or store, standbys",
-                "MB",
-                bars(LAUNCHERS, STANDBYS),
-            ),
-        ]
+    memory = "Memory beside the workers, both nodes: agents, coordinator or store, forkservers"
+    titles = (
+        ("A worker is killed: until the first all-reduce of all workers", "s", BACK),
+        ("Start: from the command to the first all-reduce", "s", STARTED),
+        (memory, "MB", MEMORY),
     )
+    return draw([(title, unit, find_medians(column)) for title, unit, column in titles])
+
+
+def find_medians(column: str) -> list[tuple[str, float]]:
+    """Return a median of the recoveries for each launcher, as the chart names it."""
+    results = read("recovery")
+    rows = dict.fromkeys(cell.row for cell in results.cells)
+    return [(row.replace("`", ""), median_of(results, "recovery", row, column)) for row in rows]
 
 
 def draw_failures() -> str:
@@ -118,7 +112,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "failures": draw_failures,
     "headline": draw_headline,
     "journal": partial(draw_section, "journal", "journal"),
-    "launch": partial(draw_section, "launch", "launch", "memory"),
+    "launch": partial(draw_section, "launch", "launch", "memory", "torch"),
     "recovery": partial(draw_section, "recovery", "recovery"),
     "relay-cpu": partial(draw_median, *RELAY, "CPU time of the relay for all of it"),
     "relay-memory": partial(draw_median, *RELAY, "memory of the relay"),

@@ -22,21 +22,21 @@ from pathlib import Path
 from harness.results import Results
 from harness.tables import render_results
 from harness.trial import MeasurementFailed, Trial
-from recoveries.jobs import NODES, Job, Launcher
+from recoveries.jobs import Job, Launcher
 from recoveries.marks import Marks
 
 TABLE = "recovery"
 REPEATS_MIN = 9
 """Fewest repeats for a claim."""
-WORKERS = 2
-"""Workers of each of the two nodes."""
+NODES, WORKERS = 2, 2
+"""And workers of each node."""
 START_LIMIT_S = 120.0
 BACK_LIMIT_S = 90.0
 PAUSE_S = 1.0
 """How long a world runs before it is looked at and harmed, at least."""
 STARTED = ("command to all in main", "command to first all-reduce")
 BACK = ("SIGKILL to all in main", "SIGKILL to first all-reduce")
-LAUNCHERS, STANDBYS = "memory of launchers", "memory of standbys"
+LAUNCHERS = "memory of launchers"
 
 
 def measure(launcher: Launcher, workers: int, victim: int, results: Results) -> None:
@@ -47,24 +47,21 @@ def measure(launcher: Launcher, workers: int, victim: int, results: Results) -> 
     """
     with Trial() as trial:
         marks = Marks(trial.folder)
-        job = Job(trial, launcher, marks.command, workers)
+        job = Job(trial, launcher, marks.command, nodes=NODES, workers=workers)
         world = marks.await_world(NODES * workers, (), START_LIMIT_S, job.ends)
         for column, at_ns in zip(STARTED, (world.main_ns, world.reduced_ns), strict=True):
             results.add(TABLE, launcher, column, "s", (at_ns - job.began_ns) / 1e9)
         time.sleep(PAUSE_S)
-        job.await_standbys(world.pids)
-        memory_mb, standbys_mb = job.measure_memory(world.pids)
+        job.check_forked(world.pids)
+        memory_mb = job.measure_memory(world.pids)
         time.sleep(PAUSE_S)
         killed_ns = time.monotonic_ns()
         os.kill(world.pids[victim % len(world.pids)], signal.SIGKILL)
         after = marks.await_world(NODES * workers, world.pids, BACK_LIMIT_S, job.ends)
-        if launcher is Launcher.WARM and job.count_warm() != len(world.pids):
-            raise MeasurementFailed(f"{job.count_warm()} workers were standbys")
+        job.check_forked(after.pids)
         for column, at_ns in zip(BACK, (after.main_ns, after.reduced_ns), strict=True):
             results.add(TABLE, launcher, column, "s", (at_ns - killed_ns) / 1e9)
         results.add(TABLE, launcher, LAUNCHERS, "MB", memory_mb)
-        if launcher is Launcher.WARM:
-            results.add(TABLE, launcher, STANDBYS, "MB", standbys_mb)
         marks.close()
 
 

@@ -22,6 +22,7 @@ RECOVERED = (
     *("command to all in main", "command to first all-reduce"),
     *("SIGKILL to all in main", "SIGKILL to first all-reduce", "memory of launchers"),
 )
+LAUNCHERS = ("torchrun, quickest settings", "Rallypoint", "Rallypoint, `--preload torch`")
 
 COMMANDS = {
     "barriers.py --quick": {
@@ -39,7 +40,8 @@ COMMANDS = {
     "journal.py --nodes 8 --runs 1 --rounds 2": {
         f"8 nodes, {store}": list(ROUNDS) for store in ("memory", "SQLite")
     },
-    "launch.py --runs 1": {
+    "launch.py --runs 1 --workers 1": {
+        **{f"1 worker: {name}": ["command to all in main"] for name in LAUNCHERS},
         "coordinator": ["memory"],
         "1 node, 2 workers: Rallypoint": ["start", "end", "memory of launchers"],
         "1 node, 2 workers: torchrun": ["start", "end", "memory of launchers"],
@@ -48,10 +50,7 @@ COMMANDS = {
         **{row: list(ROUNDS) for row in ("2 nodes", "70 nodes", "70 nodes, 64 on a stream")},
         "64 nodes, through a relay": ["memory of the relay"],
     },
-    f"recovery.py {ONCE} warm": {"Rallypoint, `--warm torch`": [*RECOVERED, "memory of standbys"]},
-    f"recovery.py {ONCE} cold torchrun": {
-        row: list(RECOVERED) for row in ("Rallypoint", "torchrun, quickest settings")
-    },
+    f"recovery.py {ONCE} torchrun cold preload": {row: list(RECOVERED) for row in LAUNCHERS},
 }
 """Command lines, and rows with columns that have samples afterwards."""
 
