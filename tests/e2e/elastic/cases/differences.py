@@ -31,7 +31,7 @@ _BY_VALUE = (
 )
 _REFUSAL = "The texts of refusals are ours: they name the value and what is accepted."
 _ENTRY_POINT = "A launch without an entry point raises `ValueError`, and not `AssertionError`."
-_WARM = "`LaunchConfig` has fields for warm workers, behind those of torch."
+_PRELOAD = "`LaunchConfig` has `preload` and `preload_call`, behind the fields of torch."
 _UNREADABLE = (
     "An error file that cannot be read, or that has no message, counts as none; torch's agent "
     "raises an error of the reader."
@@ -198,10 +198,10 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         ("signatures_of_classes",),
-        *("LaunchConfig.*", "(absent)", "warm*"),
-        _WARM,
+        *("LaunchConfig.*", "(absent)", "preload*"),
+        _PRELOAD,
     ),
-    Difference(("launch_config",), "*.warm*", "(absent)", "*", _WARM),
+    Difference(("launch_config",), "*.preload*", "(absent)", "*", _PRELOAD),
     Difference(
         ("signatures_of_functions",),
         *("record.0", "fn", "fn = None"),
