@@ -43,11 +43,11 @@ IRREGULAR = frozenset(
         "left",
         "lost",
     }
-    | {"forgotten", "made", "ran", "sent", "told", "written"}
+    | {"forgotten", "made", "ran", "sent", "stuck", "told", "written"}
 )
 """Words of events that are in the past tense although they do not end in -ed."""
 
-SELECTED = frozenset({"audit", "unprotected", "unencrypted"})
+SELECTED = frozenset({"audit", "unprotected", "unencrypted", "preloaded"})
 """Events that people select lines by: each is the one word that they look for."""
 
 FORWARDED = {
