@@ -34,6 +34,9 @@ _OF_ROUND = frozenset(
     )
 )
 _PREFIXES_OF_ROUND = ("TORCHELASTIC_", OWN_PREFIX)
+_OF_WORKER = frozenset(("CUDA_VISIBLE_DEVICES",))
+"""With --virtual-local-rank, each worker of a node has its own value. CUDA reads it when it is
+initialized, which no import has done."""
 _WHILE_IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """With it, `torch.cuda.is_available()` in an import does not initialize CUDA, which no fork could
 use. A worker has its own value, or none."""
@@ -126,7 +129,7 @@ def _without_arguments(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
 
 
 def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    names = sorted(one.keys() | other.keys())
+    names = sorted((one.keys() | other.keys()) - _OF_WORKER)
     return [name for name in names if one.get(name) != other.get(name) and not is_of_round(name)]
 
 

@@ -1,4 +1,4 @@
-"""The variable that a forkserver has only for its imports."""
+"""Variables that a forkserver has only for its imports, and those of a single worker."""
 
 from __future__ import annotations
 
@@ -46,3 +46,15 @@ def test_worker_has_its_own_value(own: dict[str, str]) -> None:
     )
 
     assert json.loads(done.stdout) == own.get(NAME)
+
+
+def test_worker_may_see_another_gpu() -> None:
+    """With --virtual-local-rank each worker sees another one; nothing else may differ."""
+    worker = {"HOME": "/", "RANK": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    request = SpawnRequest(1, ("python", "x.py"), worker, "/tmp", stdout_fd=1, stderr_fd=2)
+    first = {**worker, "RANK": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    server = request._replace(env=forkserver_environment(first, {}, (63, 62)))
+    other = request._replace(env={**worker, "HOME": "/root"})
+
+    assert find_difference(server, request, Shape(1, 0, None)) == ""
+    assert find_difference(server, other, Shape(1, 0, None)) == "its environment differs: HOME"
