@@ -170,7 +170,10 @@ async def test_workers_survive_the_forkserver(node: Node) -> None:
     os.kill(node.pid, signal.SIGKILL)
     events = [await node.talk.next() for _ in range(2)]
 
-    assert SpawnFailed(2, errno.EPIPE, "the forkserver has ended") in events
+    failed = [event for event in events if isinstance(event, SpawnFailed)]
+    assert [event.worker_id for event in failed] == [2]
+    # The helper may have learned of the end before it read what was asked.
+    assert failed[0].errno in (errno.EPIPE, errno.ESRCH)
     assert ended(SERVER, node.pid, None, signal.SIGKILL) in events
     os.kill(pid, 0)
     node.ask(3)
