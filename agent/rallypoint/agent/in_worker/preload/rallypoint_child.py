@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_BY_ENTROPY = 1 << 31
+"""The first word of a Mersenne Twister that was not seeded with a single number."""
+_SEEDS_OF_PEOPLE = 1 << 32
+"""The seeds that people choose are below; torch draws 64 bits for a generator that has none."""
 
 
 def fork() -> int:
@@ -87,10 +91,19 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
 
 
 def renew() -> None:
-    """Make this process's own what a fork shares and Python does not renew by itself."""
+    """Make this process's own what a fork shares and Python does not renew by itself.
+
+    A generator that an import has seeded with a number stays as it is: it would be so in a fresh
+    interpreter, too.
+    """
     random = sys.modules.get("numpy.random")
     if random is not None:
-        random.seed()
+        _, words, position, *_ = random.get_state()
+        if words[0] == _BY_ENTROPY or position != len(words):
+            random.seed()
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None and generator.initial_seed() >= _SEEDS_OF_PEOPLE:
+        generator.seed()
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
