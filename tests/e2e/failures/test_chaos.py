@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 
 from rallypoint.v1 import job_pb2
+from support.preload.room import is_forkserver, parent_of
 from support.processes.commands import Command
 from support.processes.jobs import is_started, pids
 from support.processes.world import NEW, World
-from support.warm.standbys import is_standby, parent_of
 
 NODES = ("a", "b", "c")
 WORKERS_EACH = 2
@@ -71,22 +71,22 @@ class Chaos:
         assert len({worker.env["MASTER_PORT"] for worker in workers}) == 1
         ours |= {worker.parent for worker in workers}
         ours |= {command.pid for command in (*agents, *coordinators)}
-        if any(flag.startswith("--warm") for flag in self.flags):
-            ours |= find_standbys(world, {agent.pid for agent in agents})
+        if any(flag.startswith("--preload") for flag in self.flags):
+            ours |= find_forkservers(world, {agent.pid for agent in agents})
         assert world.left(spared=ours) == []
         for worker in workers:
             worker.tell("exit", "0")
         assert [agent.wait() for agent in agents] == [0] * len(NODES)
 
 
-def find_standbys(world: World, agents: set[int]) -> set[int]:
-    """Return the standbys of these agents with their helpers; a calm round makes them."""
+def find_forkservers(world: World, agents: set[int]) -> set[int]:
+    """Return the forkservers of these agents, with their helpers."""
     parents = {}
     for pid in world.marked():
         with suppress(OSError):  # it has ended
             parents[pid] = parent_of(pid)
     helpers = {pid for pid, parent in parents.items() if parent in agents}
-    return helpers | {pid for pid in parents if parents[pid] in helpers and is_standby(pid)}
+    return helpers | {pid for pid in parents if parents[pid] in helpers and is_forkserver(pid)}
 
 
 MORE = pytest.mark.nightly
@@ -98,8 +98,8 @@ MORE = pytest.mark.nightly
         (1, ()),
         pytest.param(2, (), marks=MORE),
         pytest.param(3, (), marks=MORE),
-        pytest.param(1, ("--warm=json",), marks=MORE),
-        pytest.param(2, ("--warm=auto",), marks=MORE),
+        pytest.param(1, ("--preload=json",), marks=MORE),
+        pytest.param(2, ("--preload=auto",), marks=MORE),
     ],
 )
 def test_job_survives_the_death_of_workers_and_agents(

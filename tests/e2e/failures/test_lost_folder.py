@@ -15,7 +15,7 @@ ENTER = ("sh", "-c", 'mkdir -p start && cd start && exec "$@"', "sh")
 """Starts a command in a folder that the test can remove."""
 
 
-@pytest.mark.parametrize("flags", [(), ("--warm=json",), ("--run-path",)])
+@pytest.mark.parametrize("flags", [(), ("--preload=json",), ("--run-path",)])
 def test_workers_start_in_a_folder_that_was_removed(world: World, flags: tuple[str, ...]) -> None:
     """As under torchrun, whose workers inherit it."""
     agent = world.agent("a", "--max-restarts=2", *flags, prefix=ENTER)

@@ -11,26 +11,26 @@ from difflib import unified_diff
 from textwrap import dedent
 
 STOCK = ("logging", "json", "dataclasses", "multiprocessing")
-"""Modules that standbys import unless a case names others."""
+"""Modules that forkservers import unless a case names others."""
 HERE = "{here}"
 """Stands for the folder of the case in paths, variables and arguments."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How warm and cold differ, and where docs/warm.md says so."""
+    """How forked and cold workers differ, and where docs/preload.md says so."""
 
     documented: str
-    """Words of docs/warm.md, in "What differs from a cold worker"."""
+    """Words of docs/preload.md, in "What differs from a cold worker"."""
     cold: str
-    """A pattern that what the cold worker has printed matches, and the warm one's does not."""
-    warm: str
-    """The same for the warm worker."""
+    """A pattern that what the cold worker has printed matches, and the forked one's does not."""
+    forked: str
+    """The same for the forked worker."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program that runs twice: in a fresh interpreter, and in one that was a standby."""
+    """A program that runs twice: in a fresh interpreter, and in a fork of a forkserver."""
 
     name: str
     text: str
@@ -38,11 +38,11 @@ class Case:
     files: Mapping[str, str | bytes | None] = field(default_factory=dict)
     """Other files; None: a folder. A name that begins with "->" is a link to the text."""
     later: Mapping[str, str | bytes | None] = field(default_factory=dict)
-    """Files that are written once the standby is ready; None: deleted."""
+    """Files that are written once the forkserver is ready; None: deleted."""
     script: str = "{here}/train.py"
     args: tuple[str, ...] = ()
     args_before: tuple[str, ...] | None = None
-    """Those that the standby is started with; None: the same."""
+    """Those that the forkserver is started with; None: the same."""
     is_module: bool = False
     run_path: bool = False
     flags: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Case:
     python: str = ""
     """The interpreter, if it is not the one of the tests."""
     env: Mapping[str, str] = field(default_factory=dict)
-    warm: tuple[str, ...] = STOCK
+    preload: tuple[str, ...] = STOCK
     calls: tuple[str, ...] = ()
     cwd: str = HERE
     stdin: str = "null"
@@ -62,7 +62,7 @@ class Case:
     says: str = ""
     """A pattern that the output of the cold worker contains: the case shows what it claims."""
     refused: str = ""
-    """Why the standby must not be used; empty: it must."""
+    """Why the worker must not be forked; empty: it must."""
     hide: str = ""
     """A pattern of what no two processes have in common; it is cut out of the output."""
     differs: Difference | None = None
@@ -101,30 +101,30 @@ def normalise(case: Case, text: str) -> str:
     return re.sub(case.hide, "…", text) if case.hide else text
 
 
-def compute_diff(cold: Outcome, warm: Outcome) -> str:
+def compute_diff(cold: Outcome, forked: Outcome) -> str:
     """Return the lines that only one of them has printed; empty: they are the same."""
     one, other = (
         [f"exit {outcome.exit}", *outcome.out.splitlines(), *outcome.err.splitlines()]
-        for outcome in (cold, warm)
+        for outcome in (cold, forked)
     )
-    if cold == warm:
+    if cold == forked:
         return ""
-    return "\n".join(unified_diff(one, other, "cold", "warm", n=0, lineterm=""))
+    return "\n".join(unified_diff(one, other, "cold", "forked", n=0, lineterm=""))
 
 
-def find_fault(case: Case, cold: Outcome, warm: Outcome) -> str:
+def find_fault(case: Case, cold: Outcome, forked: Outcome) -> str:
     """Return what is wrong with two outcomes, for people; empty: they are as they should be."""
     if cold.exit != case.exit:
         return f"the cold worker ended with {cold.exit}, not {case.exit}"
     if case.says and not re.search(case.says, cold.text()):
         return f"the cold worker has not printed {case.says!r}"
     if case.differs is None:
-        return compute_diff(cold, warm)
-    if cold.exit != warm.exit:
-        return "warm and cold end in different ways"
+        return compute_diff(cold, forked)
+    if cold.exit != forked.exit:
+        return "forked and cold end in different ways"
     for pattern, one, other in (
-        (case.differs.cold, cold, warm),
-        (case.differs.warm, warm, cold),
+        (case.differs.cold, cold, forked),
+        (case.differs.forked, forked, cold),
     ):
         if not re.search(pattern, one.text()):
             return f"{pattern!r} was not printed"

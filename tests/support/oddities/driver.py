@@ -1,7 +1,7 @@
-"""Runs a case twice, below one helper: as a fresh worker, and as a standby that becomes one.
+"""Runs a case twice, below one helper: as a fresh worker, and as a fork of a forkserver.
 
-It uses what the agent uses: the helper, command lines, environments and frames of standbys. Only
-the pool is left out, with its limit of 50 ms, so that a busy machine changes nothing.
+It uses what the agent uses: the helper, and command lines, environments and frames of forkservers.
+Only the preloader is left out, with its limits of time, so that a busy machine changes nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ from pathlib import Path
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.kinds import Kinds, kind_of
-from rallypoint.agent.warm.command import Shape, arguments_of, standby_environment
-from rallypoint.agent.warm.standby import Standby
+from rallypoint.agent.preload.command import (
+    SERVES_NUMBER,
+    SOCKET_NUMBER,
+    Shape,
+    arguments_of,
+    forkserver_environment,
+)
+from rallypoint.agent.preload.forkserver import Forkserver
 from rallypoint.agent.workers.environ import Launch, worker_command
 from support.oddities.case import HERE, Case, Outcome, normalise, script_of
 
@@ -58,8 +64,10 @@ class Driver:
 
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     host: WorkerHost = field(init=False)
+    _starts: dict[int, asyncio.Future[str]] = field(default_factory=dict)
+    """Why a process was not started, by id; empty: it was."""
     _exits: dict[int, asyncio.Future[int]] = field(default_factory=dict)
-    _standbys: dict[int, Standby] = field(default_factory=dict)
+    _servers: dict[int, Forkserver] = field(default_factory=dict)
     _ids: int = 0
 
     def __post_init__(self) -> None:
@@ -76,50 +84,52 @@ class Driver:
 
     def _on_event(self, event: HostEvent) -> None:
         match event:
-            case Spawned(worker_id, pid) if worker_id in self._standbys:
-                self._standbys[worker_id].pid = pid
-                self._standbys[worker_id].is_known.set()
+            case Spawned(worker_id):
+                self._starts[worker_id].set_result("")
             case SpawnFailed(worker_id, _, message):
+                self._starts[worker_id].set_result(message)
                 self._exits[worker_id].set_exception(OSError(message))
             case Exited(worker_id, _, code, signum):
-                if worker_id in self._standbys:
-                    self._standbys[worker_id].exited = event
+                if worker_id in self._servers:
+                    self._servers[worker_id].exited = event
                 self._exits[worker_id].set_result(-signum if signum is not None else code or 0)
             case _:
                 pass
 
     def _next_id(self) -> int:
         self._ids += 1
-        self._exits[self._ids] = self.runner.get_loop().create_future()
+        loop = self.runner.get_loop()
+        self._starts[self._ids] = loop.create_future()
+        self._exits[self._ids] = loop.create_future()
         return self._ids
 
     def compare(self, case: Case, folder: Path) -> tuple[Outcome, Outcome]:
-        """Return how the case ends cold, and how it ends warm.
+        """Return how the case ends in a fresh worker, and in a forked one.
 
         Raises:
-            AssertionError: the standby was used although it must not be, or the reverse.
+            AssertionError: the worker was forked although it must not be, or the reverse.
         """
         return self.runner.run(self._compare(case, folder))
 
     async def _compare(self, case: Case, folder: Path) -> tuple[Outcome, Outcome]:
-        cold, warm = folder / "cold", folder / "warm"
-        for here in (cold, warm):
+        cold, forked = folder / "cold", folder / "forked"
+        for here in (cold, forked):
             lay_out(case, here)
         async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
             opened = stack.enter_context(ExitStack())
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            async with Run(self, case, warm, opened, tasks) as warm_run:
-                await warm_run.make_standby()
-                for here in (cold, warm):
+            async with Run(self, case, forked, opened, tasks) as forked_run:
+                await forked_run.make_forkserver()
+                for here in (cold, forked):
                     change(case, here)
                 async with Run(self, case, cold, opened, tasks) as cold_run:
                     cold_run.start_cold()
-                    why = await warm_run.start_warm()
+                    why = await forked_run.start_forked()
                     assert bool(case.refused) is bool(why), why
                     assert case.refused in why, why
                     if why:
-                        warm_run.start_cold()
-                    return await cold_run.outcome(), await warm_run.outcome()
+                        forked_run.start_cold()
+                    return await cold_run.outcome(), await forked_run.outcome()
 
 
 class Run:
@@ -137,7 +147,8 @@ class Run:
         self._tasks = tasks
         self._readers: list[asyncio.Task[bytes]] = []
         self._files: list[Path] = []
-        self.standby: Standby | None = None
+        self.server: Forkserver | None = None
+        self.refusal = ""
         self._worker_id = 0
 
     async def __aenter__(self) -> Run:
@@ -147,8 +158,8 @@ class Run:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self.standby is not None:
-            self.standby.close()
+        if self.server is not None:
+            self.server.close()
         for worker_id, end in self._driver._exits.items():
             if not end.done():
                 self._driver.host.signal(signal.SIGKILL, (worker_id,))
@@ -201,41 +212,48 @@ class Run:
     def _read(self, file: io.FileIO) -> None:
         self._readers.append(self._tasks.create_task(read_all(file)))
 
-    async def make_standby(self) -> None:
-        """Start the standby, and wait until it has imported."""
+    async def make_forkserver(self) -> None:
+        """Start the forkserver, and wait until it has imported."""
         _, out, err = self.streams.numbers()
-        self._worker_id = self._driver._next_id()
-        standby = Standby(self._worker_id, 1, Kinds(kind_of(out), kind_of(err)), out)
-        self.standby = self._driver._standbys[standby.id] = standby
-        environment = standby_environment(self.request.env, INHERITED)
+        id = self._driver._next_id()
+        server = Forkserver(id, Kinds(kind_of(out), kind_of(err)), out)
+        self.server = self._driver._servers[id] = server
+        numbers = SOCKET_NUMBER, SERVES_NUMBER
+        environment = forkserver_environment(self.request.env, INHERITED, numbers)
         argv = self.request.argv
         if self._case.args_before is not None:
             argv = argv[: len(argv) - self.shape.arguments] + self._case.args_before
-        standby.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
-        await standby.receive()
-        await standby.is_known.wait()
-        hurry = self._tasks.create_task(keep_fast(standby.pid))
-        try:
-            standby.program = argv[self.shape.flags_end :]
-            ready = await standby.prepare(self._case.warm, self._case.calls, self.shape.path)
-        finally:
-            hurry.cancel()
+        server.spawn(
+            self._driver.host, self.request._replace(argv=argv, env=environment), serves=True
+        )
+        await server.receive()
+        program = argv[self.shape.flags_end :]
+        ready = await server.prepare(self._case.preload, self._case.calls, self.shape.path, program)
         assert ready["type"] == "ready", ready
-        self.ready = ready
+        self.refusal = str(ready["refusal"])
+        if not self.refusal:
+            await server.serve()
 
-    async def start_warm(self) -> str:
-        """Let the standby become the worker; return why it does not."""
-        assert self.standby is not None
-        if self.ready["refusal"]:
-            return str(self.ready["refusal"])
+    async def start_forked(self) -> str:
+        """Let the worker be forked; return why it is not."""
+        assert self.server is not None
+        if self.refusal:
+            return self.refusal
+        self._worker_id = self._driver._next_id()
         words = arguments_of(self.request.argv, self.shape)
-        self.standby.ask(self.request.env, words, self.streams.numbers())
-        return await self.standby.answer()
+        self._driver.host.spawn(
+            self.request._replace(worker_id=self._worker_id, argv=words, via=self.server.id)
+        )
+        why = await self._driver._starts[self._worker_id]
+        if not why:
+            return ""
+        self._driver._exits[self._worker_id].exception()  # it is known
+        return f"{why}: {self.server.find_why()}"
 
     def start_cold(self) -> None:
         """Start a fresh worker."""
-        if self.standby is not None:
-            self.standby.close()
+        if self.server is not None:
+            self.server.close()
         self._worker_id = self._driver._next_id()
         self._driver.host.spawn(self.request._replace(worker_id=self._worker_id))
 
@@ -303,7 +321,7 @@ def lay_out(case: Case, here: Path) -> None:
 
 
 def change(case: Case, here: Path) -> None:
-    """Do what happens once the standby is ready."""
+    """Do what happens once the forkserver is ready."""
     for name, content in case.later.items():
         path = here / name
         if content is None:
@@ -337,23 +355,3 @@ async def read_all(file: io.FileIO) -> bytes:
     finally:
         loop.remove_reader(fd)
     return bytes(data)
-
-
-async def keep_fast(pid: int) -> None:
-    """Give a standby its processors back while it imports: no test waits for an idle machine.
-
-    On a busy one the import of torch would take minutes.
-    """
-    while True:
-        restore_priority(pid)
-        await asyncio.sleep(0.01)
-
-
-def restore_priority(pid: int) -> None:
-    """Give a process its usual policy, and its session the usual weight."""
-    group = Path("/proc", str(pid), "autogroup")
-    with contextlib.suppress(OSError):  # it has ended, or sessions have no weights here
-        if os.sched_getscheduler(pid) == os.SCHED_IDLE:
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
-        if not group.read_text().endswith(" nice 0\n"):
-            group.write_text("0")

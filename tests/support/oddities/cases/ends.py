@@ -58,11 +58,11 @@ CASES = (
     Case("end-group", "raise ExceptionGroup('all', [ValueError(1), KeyError(2)])", exit=1),
     Case("end-recursion", "def f(): f()\nf()", exit=1, says="RecursionError"),
     Case(
-        "end-traceback-of-warm-module",
+        "end-traceback-of-preloaded-module",
         "import own; own.f()",
         {"own.py": "def f(): 1 / 0"},
         exit=1,
-        warm=("own",),
+        preload=("own",),
     ),
     Case(
         "end-excepthook",
@@ -91,8 +91,18 @@ CASES = (
         "end-atexit-of-module",
         "import atexit, own\natexit.register(print, 'script')",
         {"own.py": "import atexit\natexit.register(print, 'module')"},
-        warm=("own",),
+        preload=("own",),
         says="script\nmodule",
+    ),
+    Case(
+        "end-object-of-module",
+        "import own; print(own.A)",
+        {
+            "own.py": "class A:\n    def __repr__(self): return 'a'\n"
+            "    def __del__(self, print=print): print('deleted')\nA = A()"
+        },
+        preload=("own",),
+        says="a\ndeleted",
     ),
     Case(
         "end-atexit-not-after-kill",
@@ -135,7 +145,7 @@ CASES = (
         "end-executor",
         "from concurrent.futures import ThreadPoolExecutor as T\np = T(2)\n"
         "f = p.submit(print, 'done'); print('main') if f.result() is None else 0",
-        warm=("concurrent.futures.thread", "logging"),
+        preload=("concurrent.futures.thread", "logging"),
         says="done",
     ),
     Case(

@@ -1,4 +1,4 @@
-"""Programs that need numpy or torch; their standbys import these."""
+"""Programs that need numpy or torch; their forkservers import these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = (
             f"framework-loader-{method}",
             LOADER.replace("METHOD", repr(method)),
             args=("a", "b"),
-            warm=TORCH,
+            preload=TORCH,
             says=r"\[25, 0, 3\]",
         )
         for method in ("fork", "spawn", "forkserver")
@@ -37,28 +37,28 @@ CASES = (
         "        super().__init__(); self.l = torch.nn.Linear(1, 1, bias=False)\n"
         "net = Net(); torch.nn.init.ones_(net.l.weight); torch.save(net, 'net.pt')\n"
         "print(torch.load('net.pt', weights_only=False), type(net).__module__)",
-        warm=TORCH,
+        preload=TORCH,
         says="__main__",
     ),
     Case(
         "framework-seeded",
         "import torch, numpy, random\ntorch.manual_seed(1); numpy.random.seed(1); random.seed(1)\n"
         "print(torch.rand(2), numpy.random.rand(2), random.random())",
-        warm=TORCH,
+        preload=TORCH,
     ),
     Case(
         "framework-threads",
         "import torch; print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
         "print((torch.ones(400, 400) @ torch.ones(400, 400)).sum().item())",
         env={"OMP_NUM_THREADS": "1"},
-        warm=TORCH,
+        preload=TORCH,
         says="64000000",
     ),
     Case(
         "framework-autograd",
         "import torch\nx = torch.ones(2, requires_grad=True); (x * x).sum().backward()\n"
         "print(x.grad, torch.cuda.is_initialized(), torch.is_grad_enabled())",
-        warm=TORCH,
+        preload=TORCH,
     ),
     Case(
         "framework-gloo",
@@ -66,7 +66,7 @@ CASES = (
         "d.init_process_group('gloo', init_method='file://' + os.path.abspath('store'),\n"
         "    rank=0, world_size=1)\n"
         "t = torch.ones(1); d.all_reduce(t); print(t); d.destroy_process_group()",
-        warm=(*TORCH, "torch.distributed"),
+        preload=(*TORCH, "torch.distributed"),
         says="tensor",
     ),
     Case(
@@ -74,33 +74,35 @@ CASES = (
         "import torch.multiprocessing as m\ndef f(n, q): q.put((n, __name__))\n"
         "if __name__ == '__main__':\n    q = m.get_context('spawn').SimpleQueue()\n"
         "    m.spawn(f, (q,), nprocs=1); print(q.get())",
-        warm=TORCH,
+        preload=TORCH,
         says="__mp_main__",
     ),
     Case(
         "framework-script",
         "import torch\n@torch.jit.script\ndef f(x: int) -> int:\n    return x + 1\n"
         "print(f(2), f.code)",
-        warm=TORCH,
+        preload=TORCH,
         hide=r".*Warning.*\n.*\n",
         says="3",
     ),
     Case(
         "framework-raises",
         "import torch; torch.ones(2) + torch.ones(3)",
-        warm=TORCH,
+        preload=TORCH,
         exit=1,
         says="must match",
     ),
     Case(
-        "framework-numpy", "import numpy as n; print(n.arange(3).sum(), n.show_runtime)", warm=TORCH
+        "framework-numpy",
+        "import numpy as n; print(n.arange(3).sum(), n.show_runtime)",
+        preload=TORCH,
     ),
     Case(
         "framework-children",
         "import torch, os\npid = os.fork()\nif not pid: print(torch.ones(1)); os._exit(0)\n"
         "os.waitpid(pid, 0)",
         env={"OMP_NUM_THREADS": "1"},
-        warm=TORCH,
+        preload=TORCH,
         says="tensor",
     ),
     Case(
@@ -108,7 +110,7 @@ CASES = (
         "from torch.distributed.elastic.multiprocessing.errors import record\n@record\n"
         "def main(): raise ValueError('recorded')\nmain()",
         env={"TORCHELASTIC_ERROR_FILE": "{here}/error.json"},
-        warm=(*TORCH, "torch.distributed.elastic.multiprocessing.errors"),
+        preload=(*TORCH, "torch.distributed.elastic.multiprocessing.errors"),
         exit=1,
         hide=r"(?m)^\[?[EW]\d{4} .*?\] |0\S+ \d+ torch.*?\] ",
         says="recorded",

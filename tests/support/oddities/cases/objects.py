@@ -140,13 +140,13 @@ CASES = (
     Case(
         "object-lines",
         "import linecache\nprint(linecache.getlines(__file__), linecache.cache.keys())",
-        warm=("linecache",),
+        preload=("linecache",),
     ),
     Case(
-        "object-source-of-warm-module",
+        "object-source-of-preloaded-module",
         "import inspect, own; print(inspect.getsource(own.f))",
         {"own.py": "def f():\n    return 1  # own"},
-        warm=("own",),
+        preload=("own",),
         says="# own",
     ),
     Case(
@@ -191,7 +191,7 @@ CASES = (
         "object-run-path",
         "import runpy; print(runpy.run_path('other.py', run_name='__main__')['X'])",
         {"other.py": "X = __name__, __file__"},
-        warm=("runpy",),
+        preload=("runpy",),
     ),
     Case(
         "object-run-module",
@@ -223,7 +223,7 @@ CASES = (
         "object-audit",
         "import sys\nsys.addaudithook(lambda e, a: print(e) if e in ('open', "
         "'import') else None)\nopen(__file__).close(); import colorsys",
-        warm=(),
+        preload=(),
         says="open",
     ),
     Case(

@@ -48,7 +48,7 @@ CASES = (
             "own.py": "import os, sys\npid = os.fork()\nif not pid: sys.exit(3)\n"
             "STATUS = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
         },
-        warm=("own",),
+        preload=("own",),
         says="^3",
     ),
     Case(
@@ -118,14 +118,14 @@ CASES = (
         "import asyncio\nasync def f():\n"
         "    p = await asyncio.create_subprocess_exec('sh', '-c', 'exit 3')\n"
         "    print(await p.wait())\nasyncio.run(f())",
-        warm=("asyncio",),
+        preload=("asyncio",),
         says="3",
     ),
     Case(
         "process-chdir",
         "import os, sys; os.chdir('/'); import beside; print(beside.__file__, os.getcwd())",
         {"beside.py": ""},
-        warm=(),
+        preload=(),
     ),
     Case(
         "process-umask", "import os; open('made', 'w').close(); print(oct(os.stat('made').st_mode))"
@@ -147,8 +147,8 @@ CASES = (
     ),
     Case(
         "process-older",
-        "import os; print('STANDBY' in open('/proc/self/environ').read())",
-        differs=Difference("`/proc/PID/environ`", "False", "True"),
+        "import os; print('RANK=' in open('/proc/self/environ').read())",
+        differs=Difference("`/proc/PID/environ`", "True", "False"),
     ),
     Case("process-dumpable", "import os; print(os.listdir(f'/proc/{os.getpid()}/fd'))"),
     Case(
@@ -156,7 +156,7 @@ CASES = (
         "import socket\n"
         "a, b = socket.socketpair(); a.send(b'x'); "
         "print(b.recv(1), a.fileno(), b.fileno())",
-        warm=("socket",),
+        preload=("socket",),
         says="3 4",
     ),
     Case(
@@ -165,7 +165,7 @@ CASES = (
         "s = socket.create_server(('127.0.0.1', 0)); "
         "c = socket.create_connection(s.getsockname()); "
         "print(s.accept()[1] == c.getsockname())",
-        warm=("socket",),
+        preload=("socket",),
     ),
     Case(
         "process-threads",

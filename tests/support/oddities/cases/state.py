@@ -47,8 +47,8 @@ FACTS = {
     "order-of-environment": "print(list(os.environ))",
     "native-environment": "import ctypes\ng = ctypes.CDLL(None).getenv\n"
     "g.restype = ctypes.c_char_p\n"
-    "print({n: g(n.encode()) for n in [*os.environ, 'RALLYPOINT_STANDBY_FD',\n"
-    "    'RALLYPOINT_STANDBY_PYTHONPATH', 'PYTHONPATH']})",
+    "print({n: g(n.encode()) for n in [*os.environ, 'RALLYPOINT_PRELOAD_FDS',\n"
+    "    'RALLYPOINT_PRELOAD_PYTHONPATH', 'PYTHONPATH']})",
     "class-of-environ": "print(type(os.environ), type(os.environb), os.environ['RANK'])",
     "locale": (
         "import locale; print(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding())"
@@ -86,10 +86,10 @@ FACTS = {
     "    logging.Logger.manager.loggerDict, logging.lastResort)",
     "site": "import site\nprint(site.ENABLE_USER_SITE, site.PREFIXES, site.getsitepackages(),\n"
     "    site.USER_BASE, site.USER_SITE)",
-    "sitecustomize": "print('sitecustomize' in sys.modules, 'rallypoint_standby' in sys.modules,\n"
-    "    'rallypoint_recorder' in sys.modules)\n"
-    "try:\n    import rallypoint_standby\nexcept ImportError as e: print(e)",
-    "warm-modules": "print([m for m in ('array', 'fcntl', '_socket', 'json', '_json', 're')\n"
+    "sitecustomize": "print([m for m in ('sitecustomize', 'rallypoint_forkserver',\n"
+    "    'rallypoint_recorder') if m in sys.modules])\n"
+    "try:\n    import rallypoint_forkserver\nexcept ImportError as e: print(e)",
+    "modules-of-hook": "print([m for m in ('array', 'fcntl', '_socket', 'json', '_json', 're')\n"
     "    if m in sys.modules])",
     "interactive": "print(hasattr(sys, 'ps1'), hasattr(sys, 'last_type'), sys.flags.interactive)",
     "temporary-folder": "import tempfile; print(tempfile.gettempdir(), tempfile.gettempprefix())",
@@ -104,9 +104,14 @@ FACTS = {
 }
 """Programs, each by the name of what it prints. `os` and `sys` are imported."""
 
-NO_IMPORTS = frozenset(("threads", "warm-modules", "descriptors", "atexit", "loggers"))
-"""Facts of which a worker whose standby has imported nothing is asked."""
+NO_IMPORTS = frozenset(("threads", "modules-of-hook", "descriptors", "atexit", "loggers"))
+"""Facts of which a worker whose forkserver has imported nothing is asked."""
 
+FROZEN = "is kept from the garbage collector"
+DIFFERS = {
+    "garbage-collector": Difference(FROZEN, r"10\) 0 0 \[\]", r"10\) 0 \d{4,} \[\]"),
+    "atexit": Difference(FROZEN, r"^0\n", r"^1\n"),
+}
 ENVIRONMENT = {"PYTHONHASHSEED": "7", "TZ": "Asia/Kathmandu", "PYTHONPATH": "{here}/more"}
 
 CASES = (
@@ -116,7 +121,8 @@ CASES = (
             f"import os, sys\n{program}\n",
             args=("--depth", "3", "x y", ""),
             env=ENVIRONMENT,
-            warm=() if name in NO_IMPORTS else STOCK,
+            preload=() if name in NO_IMPORTS else STOCK,
+            differs=DIFFERS.get(name),
         )
         for name, program in FACTS.items()
     ),

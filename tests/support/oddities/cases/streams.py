@@ -53,11 +53,11 @@ CASES = (
         says="asked",
     ),
     Case(
-        "stream-input-of-warm-module",
+        "stream-input-of-preloaded-module",
         "import own; print(own.ask())",
         {"own.py": "import sys\ndef ask(): return sys.stdin.readline()"},
         stdin="pipe",
-        warm=("own",),
+        preload=("own",),
         says="asked",
     ),
     Case("stream-input-latin", INPUT, stdin="pipe", env={"PYTHONIOENCODING": "latin1:ignore"}),
@@ -153,7 +153,7 @@ CASES = (
                 "    def write(self, t): sys.__stdout__.write(t.upper())\nsys.stdout = S()"
             )
         },
-        warm=("own",),
+        preload=("own",),
         exit=120,
         says="X",
     ),
@@ -161,14 +161,14 @@ CASES = (
         "stream-closed-by-import",
         "import own, sys; print('x', file=sys.stderr)",
         {"own.py": "import sys\nsys.stdout.close()"},
-        warm=("own",),
+        preload=("own",),
         says="x",
     ),
     Case(
         "stream-kept-by-import",
         "import own; own.say('x')",
         {"own.py": "import sys\nOUT = sys.stdout\ndef say(t): OUT.write(t)"},
-        warm=("own",),
+        preload=("own",),
         says="x",
     ),
     Case(
@@ -180,14 +180,14 @@ CASES = (
                 "log = logging.getLogger('own')"
             )
         },
-        warm=("own",),
+        preload=("own",),
         says="w",
     ),
     Case(
         "stream-warned-by-import",
         "import own; own.f()",
         {"own.py": "import warnings\ndef f(): warnings.warn('once')\nf()"},
-        warm=("own",),
+        preload=("own",),
         says="once",
     ),
 )

@@ -7,6 +7,7 @@ file.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 HARMLESS_DEVICES = frozenset(
     "/dev/" + name for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 )
+SHARED = {"socket:": "a socket", "pipe:": "a pipe", "anon_inode:": "a descriptor of events"}
+"""What all forks would use together."""
 OF_ROUND = frozenset(
     (
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -82,17 +85,27 @@ def list_open() -> list[tuple[str, str]]:
     return opened
 
 
+def list_files(opened_before: set[tuple[str, str]]) -> list[int]:
+    """Return the descriptors of the files that were opened since, on disk or in memory."""
+    fds = sorted(int(name) for name, _ in set(list_open()) - opened_before)
+    return [fd for fd in fds if (status := _stat(fd)) and stat.S_ISREG(status.st_mode)]
+
+
 def find_streams() -> list[File]:
     """Return which files stdin, stdout and stderr are."""
     return [_identify(fd) for fd in range(3)]
 
 
-def _identify(fd: int) -> File:
+def _stat(fd: int) -> os.stat_result | None:
     try:
-        status = os.fstat(fd)
+        return os.fstat(fd)
     except OSError:  # closed
         return None
-    return status.st_dev, status.st_ino
+
+
+def _identify(fd: int) -> File:
+    status = _stat(fd)
+    return None if status is None else (status.st_dev, status.st_ino)
 
 
 def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folder: str) -> str:
@@ -110,6 +123,9 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
     opened = _find_opened(opened_before, streams)
     if opened:
         return opened
+    memory = _find_shared_memory()
+    if memory:
+        return "an import has made memory that forks share: " + memory
     if _thread._count():
         return "an import has started a thread"
     if _has_children():
@@ -131,11 +147,23 @@ def _find_opened(opened_before: set[tuple[str, str]], streams: list[File]) -> st
         file = _identify(int(name))
         if file is not None and file in streams[1:] and target != os.devnull:
             return "an import has copied the descriptor of its output"
-        if target.startswith("socket:"):
-            return "an import has opened a socket"
+        for prefix, what in SHARED.items():
+            if target.startswith(prefix):
+                return "an import has opened " + what
         if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
             if not target.startswith(("/dev/shm/", "/dev/pts/")):
                 return "an import has opened " + target
+    return ""
+
+
+def _find_shared_memory() -> str:
+    """Return the name of memory that is shared and writable, and in no file on a disk, or ""."""
+    with open("/proc/self/maps", "rb") as file:
+        for line in file:
+            words = line.split(None, 5)
+            name = os.fsdecode(words[5]).strip() if len(words) > 5 else ""
+            if words[1].startswith(b"rw-s") and name.endswith("(deleted)"):
+                return name
     return ""
 
 

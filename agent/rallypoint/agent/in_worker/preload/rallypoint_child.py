@@ -5,6 +5,8 @@ Standard library only, and Python 3.8 or newer. The agent never imports this fil
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import signal
 import sys
@@ -19,6 +21,7 @@ _BY_ENTROPY = 1 << 31
 """The first word of a Mersenne Twister that was not seeded with a single number."""
 _SEEDS_OF_PEOPLE = 1 << 32
 """The seeds that people choose are below; torch draws 64 bits for a generator that has none."""
+_NO_WARNING = ("ignore", None, DeprecationWarning, None, 0)
 
 
 def fork() -> int:
@@ -27,11 +30,12 @@ def fork() -> int:
     From Python 3.12 on it warns beside threads of libraries such as OpenBLAS, which handle forks.
     """
     warnings: Any = sys.modules.get("warnings")
-    if warnings is None:
+    filters: list[Any] = getattr(warnings, "filters", [])
+    filters.insert(0, _NO_WARNING)  # catch_warnings would forget what was warned of already
+    try:
         return os.fork()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+    finally:
+        filters.remove(_NO_WARNING)
 
 
 def fork_twice() -> int:
@@ -78,11 +82,7 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
     if os.read(gate_fd, 1) != b"1":
         os._exit(1)
     os.close(gate_fd)
-    before = set(sys.modules)
-    import ctypes
-
-    for new in set(sys.modules) - before:
-        del sys.modules[new]
+    ctypes = _import("ctypes")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the helper died before prctl
         os._exit(1)
@@ -107,6 +107,30 @@ def renew() -> None:
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
+    _import("atexit").register(gc.unfreeze)  # else what modules refer to is never finalized
+
+
+def _import(name: str) -> Any:
+    """Return a module that no program finds imported afterwards, unless it was."""
+    before = set(sys.modules)
+    module = __import__(name)
+    for new in set(sys.modules) - before:
+        del sys.modules[new]
+    return module
+
+
+def reopen(fd: int) -> None:
+    """Give this process its own position in a file: a fork shares it.
+
+    Raises:
+        OSError: the file cannot be opened any more.
+    """
+    flags, position = fcntl.fcntl(fd, fcntl.F_GETFL), os.lseek(fd, 0, os.SEEK_CUR)
+    # Also a file that was deleted, or never had a name.
+    own = os.open(f"/proc/self/fd/{fd}", flags & ~(os.O_TMPFILE | os.O_NOFOLLOW))
+    os.lseek(own, position, os.SEEK_SET)
+    os.dup2(own, fd, os.get_inheritable(fd))
+    os.close(own)
 
 
 def probe(limit_s: float) -> str:

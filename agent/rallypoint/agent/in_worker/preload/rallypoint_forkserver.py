@@ -112,6 +112,8 @@ class Forkserver:
         """Every file that was imported."""
         self._own_stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
         """Those that are not installed: the user's own."""
+        self._files: list[int] = []
+        """Descriptors of files that imports have opened."""
         self._looked_s = 0.0
         self._environment = environment
         self._argv = list(sys.argv)
@@ -152,8 +154,9 @@ class Forkserver:
             while self._helper.has_frame:
                 if self._fork(self._helper.receive()):
                     return
-            ready, _, _ = select.select((self._agent.socket, self._helper.socket), (), (), LOOK_S)
-            if self._agent.socket in ready:
+            wait_s = 0.0 if self._agent.has_frame else LOOK_S
+            ready, _, _ = select.select((self._agent.socket, self._helper.socket), (), (), wait_s)
+            if self._agent.has_frame or self._agent.socket in ready:
                 self._agent.receive()  # whatever it is, it asks for a look
             if self._helper.socket in ready:
                 self._helper._read()
@@ -184,6 +187,7 @@ class Forkserver:
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
         refusal = rallypoint_checks.find_refusal(opened, streams, folder) or reads.end()
+        self._files = rallypoint_checks.list_files(opened)
         refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
         _flush()
         self._agent.send(
@@ -256,7 +260,11 @@ class Forkserver:
             assert self._helper is not None
             for peer in (self._agent, self._helper):
                 peer.socket.close()
+            for fd in self._helper.fds:  # of the next worker, whose request has arrived, too
+                os.close(fd)
             rallypoint_child.enter(gate_fd, frame["helper"], frame["cpus"])
+            for fd in self._files:
+                rallypoint_child.reopen(fd)
             for target, fd in enumerate(streams):
                 os.dup2(fd, target, inheritable=True)
                 os.close(fd)

@@ -1,4 +1,4 @@
-"""The table of odd programs finds faults that are planted into the hook of standbys."""
+"""The table of odd programs finds faults that are planted into the hook of forkservers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.in_worker import STANDBY
-from rallypoint.agent.warm import command
+from rallypoint.agent.in_worker import PRELOAD
+from rallypoint.agent.preload import command
 from support.oddities.case import Case, find_fault
-from support.oddities.cases import imports, starts, state, streams
+from support.oddities.cases import ends, imports, starts, state, streams
 from support.oddities.driver import Driver
 
-CASES = {case.name: case for table in (imports, starts, state, streams) for case in table.CASES}
+CASES = {
+    case.name: case for table in (ends, imports, starts, state, streams) for case in table.CASES
+}
 FAULTS = {
     "keeps-path": ("main", "sys.path.remove(self._path)", "pass", "state-path"),
     "keeps-stdin": ("main", "sys, name, new)", "sys, name, old)", "stream-input-pipe"),
@@ -21,16 +23,25 @@ FAULTS = {
     "keeps-arguments": ("main", "original[-len(words) :] = words", "pass", "start-other-argv"),
     "ignores-safe-path": ("main", '"safe_path", False', '"none", False', "import-safe-path"),
     "hides-file": ("main", "self._variables[", "{}[", "import-main"),
-    "keeps-socket": (
-        "standby",
-        "self._socket.close()",
-        "sys.s = self._socket",
+    "keeps-sockets": (
+        "forkserver",
+        "peer.socket.close()",
+        "vars(sys).setdefault('s', []).append(peer)",
         "state-descriptors",
     ),
-    "closes-on-exec": ("standby", "inheritable=True", "inheritable=False", "state-inheritable"),
-    "loses-output": ("standby", "data[os.write(fd, data) :]", 'b""', "import-prints"),
+    "keeps-session": ("child", "os.setsid()", "pass", "state-process-group"),
+    "outlives-helper": ("child", "ctypes.CDLL(None).prctl(", "print(", "state-death-signal"),
+    "finalizes-little": ("child", "gc.unfreeze", "gc.collect", "end-generator"),
+    "forgets-warnings": (
+        "child",
+        "filters.insert(",
+        "warnings._filters_mutated(); filters.insert(",
+        "stream-warned-by-import",
+    ),
+    "closes-on-exec": ("forkserver", "inheritable=True", "inheritable=False", "state-inheritable"),
+    "loses-output": ("forkserver", "data[os.write(fd, data) :]", 'b""', "import-prints"),
     "misses-archives": ("checks", "archive or spec", "spec", "import-zip-changed"),
-    "keeps-modules": ("", "del sys.modules[new]", "pass", "state-warm-modules"),
+    "keeps-modules": ("", "del sys.modules[new]", "pass", "state-modules-of-hook"),
     "keeps-python-path": ("", '["PYTHONPATH"] = before', '["X"] = before', "state-environment"),
 }
 """File, text, what replaces it, and the case that must find it."""
@@ -43,11 +54,11 @@ def test_planted_fault_is_found(
     """The case fails with the fault, and only then."""
     part, text, replaced, name = FAULTS[fault]
     hook = tmp_path / "hook"
-    shutil.copytree(STANDBY, hook, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PRELOAD, hook, ignore=shutil.ignore_patterns("__pycache__"))
     file = hook / (f"rallypoint_{part}.py" if part else "sitecustomize.py")
     source = file.read_text()
     assert text in source
-    monkeypatch.setattr(command, "STANDBY", str(hook))
+    monkeypatch.setattr(command, "PRELOAD", str(hook))
 
     assert not has_fault(CASES[name], tmp_path / "sound")
     file.write_text(source.replace(text, replaced))
@@ -60,7 +71,7 @@ def has_fault(case: Case, folder: Path) -> bool:
     driver = Driver()
     try:
         return find_fault(case, *driver.compare(case, folder)) != ""
-    except ExceptionGroup as group:  # a standby is used that must not be
+    except ExceptionGroup as group:  # a worker is forked that must not be
         return group.subgroup(AssertionError) is not None
     finally:
         driver.close()

@@ -1,4 +1,4 @@
-"""What standbys are started with, and which workers they may become."""
+"""What a forkserver is started with, and which workers it may fork."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.helper.events import SpawnRequest
-from rallypoint.agent.in_worker import RUN_PATH, STANDBY
-from rallypoint.agent.warm.command import (
+from rallypoint.agent.in_worker import PRELOAD, RUN_PATH
+from rallypoint.agent.preload.command import (
+    FDS_ENV,
     PYTHONPATH_ENV,
     Shape,
     arguments_of,
     find_difference,
+    forkserver_environment,
     importable,
     is_of_round,
     probe_command,
-    standby_environment,
 )
-from rallypoint.agent.warm.machine import find_limit_files, parse_field
 from rallypoint.agent.workers.environ import Function, Launch, worker_command
 
 MARK = {"RALLYPOINT_AGENT": "mark"}
@@ -31,7 +31,7 @@ WORKER = SpawnRequest(
     stdout_fd=1,
     stderr_fd=2,
 )
-STANDBY_REQUEST = WORKER._replace(env=standby_environment(WORKER.env, MARK))
+SERVER = WORKER._replace(env=forkserver_environment(WORKER.env, MARK, (63, 62)))
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,16 @@ def test_variables_of_a_round(name: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "path"), [({}, STANDBY), ({"PYTHONPATH": "/a:/b"}, f"{STANDBY}:/a:/b")]
+    ("before", "path"), [({}, PRELOAD), ({"PYTHONPATH": "/a:/b"}, f"{PRELOAD}:/a:/b")]
 )
-def test_environment_of_a_standby(before: dict[str, str], path: str) -> None:
+def test_environment_of_a_forkserver(before: dict[str, str], path: str) -> None:
     """Without a round, with the agent's mark, our folder first, and what PYTHONPATH was."""
-    environment = standby_environment({**WORKER.env, **before}, MARK)
+    environment = forkserver_environment({**WORKER.env, **before}, MARK, (63, 62))
 
     assert environment["PYTHONPATH"] == path
     assert environment.get(PYTHONPATH_ENV) == before.get("PYTHONPATH")
     assert environment["RALLYPOINT_AGENT"] == "mark"
+    assert environment[FDS_ENV] == "63,62"
     assert "RANK" not in environment
     assert "RALLYPOINT_ROUND" not in environment
 
@@ -81,14 +82,15 @@ def test_environment_of_a_standby(before: dict[str, str], path: str) -> None:
         (WORKER._replace(argv=("python", "-u", "other.py", "x")), "its command line differs"),
         (WORKER._replace(argv=("python", "-u", "train.py", "x", "y")), "its command line differs"),
         (WORKER._replace(cwd="/"), "its working directory differs"),
-        (WORKER._replace(cpus=(0,)), "its CPUs differ"),
+        (WORKER._replace(cwd=""), "its working directory differs"),
+        (WORKER._replace(cpus=(0,)), ""),
         (WORKER._replace(env={**WORKER.env, "NEW": "1"}), "its environment differs: NEW"),
         (WORKER._replace(env={"RANK": "3", **MARK}), "its environment differs: HOME"),
     ],
 )
-def test_standby_becomes_only_its_own_worker(worker: SpawnRequest, why: str) -> None:
+def test_forkserver_forks_only_its_own_workers(worker: SpawnRequest, why: str) -> None:
     """What an import may have read must be the same; a round's ranks need not be."""
-    assert why == find_difference(STANDBY_REQUEST, worker, SHAPE, MARK)
+    assert why == find_difference(SERVER, worker, SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -150,24 +152,3 @@ def test_modules_to_import_of_a_record() -> None:
 def test_main_module_is_not_imported(recorded: list[str], expected: tuple[str, ...]) -> None:
     """It would run without being the main program; of a package, only `__main__` runs."""
     assert importable(recorded, (), "pkg.train") == expected
-
-
-def test_files_that_may_limit_memory() -> None:
-    """Those of the process's group and of every group around it, in both versions."""
-    both = "12:cpu,memory:/x\n3:cpu:/y\n0::/a/b\n"
-    found = [str(path) for path in find_limit_files(both, Path("/c"))]
-
-    assert found == [
-        "/c/memory/x/memory.limit_in_bytes",
-        "/c/memory/memory.limit_in_bytes",
-        "/c/a/b/memory.max",
-        "/c/a/memory.max",
-        "/c/memory.max",
-    ]
-
-
-def test_field_of_a_file_of_the_kernel() -> None:
-    """The number after its name; 0 if the kernel does not tell."""
-    assert parse_field("pswpin 3\npswpout 41\n", "pswpout") == 41
-    assert parse_field("Pss:     120 kB\n", "Pss:") == 120
-    assert parse_field("pswpouter 3\n", "pswpout") == 0

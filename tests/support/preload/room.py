@@ -1,4 +1,4 @@
-"""A node whose interpreters wait for rounds, and a partner that lets rounds begin."""
+"""A node whose workers are forked from a forkserver, and a partner that lets rounds begin."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rallypoint.agent.warm.command import FD_ENV
+from rallypoint.agent.preload.command import FDS_ENV, SERVES_NUMBER
 from support.processes.commands import Command
 from support.processes.mailbox import Worker
 from support.processes.world import OBEDIENT, World
 
-TRIES = 10
-"""Rounds until one is warm. On a machine that is busy enough, standbys do not answer in time."""
 NOTED = "imported.txt"
 MODULE = f"""
 import os
@@ -23,7 +21,7 @@ with open(os.path.join(os.path.dirname(__file__), "{NOTED}"), "a") as file:
 
 @dataclass
 class Room:
-    """A job of two nodes, a and b; a has standbys that import the module `noted`."""
+    """A job of two nodes, a and b; a has a forkserver that imports the module `noted`."""
 
     world: World
     nproc: int = 2
@@ -32,13 +30,13 @@ class Room:
     script: Sequence[str] = (OBEDIENT,)
     env: Mapping[str, str] = field(default_factory=dict)
     text: str = MODULE
-    warm: tuple[str, ...] = ("--warm=noted",)
+    preload: tuple[str, ...] = ("--preload=noted",)
     agent: Command = field(init=False)
     partners: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.module.write_text(self.text)
-        self.agent = self.start("a", *self.warm, *self.flags)
+        self.agent = self.start("a", *self.preload, *self.flags)
 
     def start(self, name: str, *flags: str) -> Command:
         """Start a node of the job."""
@@ -55,7 +53,7 @@ class Room:
 
     @property
     def module(self) -> Path:
-        """The module that standbys import."""
+        """The module that is preloaded."""
         return self.world.folder / "noted.py"
 
     def importers(self) -> dict[int, str]:
@@ -66,9 +64,9 @@ class Room:
         lines = (line.split(" ", 1) for line in path.read_text().splitlines())
         return {int(pid): rest for pid, rest in lines}
 
-    def standbys(self) -> list[int]:
-        """Return the standbys that live, by pid."""
-        return [pid for pid in self.world.marked() if is_standby(pid)]
+    def forkservers(self) -> list[int]:
+        """Return the forkservers that live, by pid."""
+        return [pid for pid in self.world.marked() if is_forkserver(pid)]
 
     def begin_round(self) -> list[Worker]:
         """Let a round begin; return the workers of node a, by rank."""
@@ -86,35 +84,34 @@ class Room:
         """Let the partner disappear, so that the node waits again."""
         self.partners[-1].kill()
 
-    def await_ready(self, count: int) -> list[int]:
-        """Wait until standbys are ready for the `count`-th time; return their pids."""
-        self.agent.wait_event("standbys_ready", count=count)
-        return self.standbys()
+    def await_ready(self, count: int = 1) -> int:
+        """Wait until a forkserver is ready for the `count`-th time; return its pid."""
+        self.agent.wait_event("preloaded", count=count)
+        (pid,) = self.forkservers()
+        return pid
 
-    def begin_warm_round(self) -> list[Worker]:
-        """Let rounds begin until all workers of node a were standbys; return these."""
-        for count in range(1, TRIES + 1):
-            standbys = self.await_ready(count)
-            workers = self.begin_round()
-            started = self.agent.wait_event("warm_started", count=count)
-            if started["workers"] == self.nproc:
-                assert [one.pid for one in workers] == standbys
-                return workers
-            self.end_round()
-        raise AssertionError(self.agent.stderr())
+    def begin_forked_round(self) -> list[Worker]:
+        """Let a round begin whose workers on node a are forked; return these, by rank."""
+        workers = self.begin_round()
+        assert all(is_forked(worker.pid) for worker in workers), self.agent.stderr()
+        return workers
 
 
-def is_standby(pid: int) -> bool:
-    """Return whether a process was started as a standby; a worker may have been one."""
+def is_forked(pid: int) -> bool:
+    """Return whether a process is a forkserver or a fork of one."""
     try:
         environ = Path("/proc", str(pid), "environ").read_bytes()
-        command = Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:  # gone
         return False
-    return f"{FD_ENV}=".encode() in environ and b"\0-c\0" not in command
+    return f"{FDS_ENV}=".encode() in environ
+
+
+def is_forkserver(pid: int) -> bool:
+    """Return whether a process is a forkserver: its forks have not its socket to the helper."""
+    return is_forked(pid) and Path("/proc", str(pid), "fd", str(SERVES_NUMBER)).is_symlink()
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process: the helper, for a standby."""
+    """Return the parent of a process: the helper, for a forkserver."""
     stat = Path("/proc", str(pid), "stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])

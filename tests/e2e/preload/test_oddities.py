@@ -1,4 +1,4 @@
-"""Main programs that are odd in some way: warm and cold agree, or the difference is documented."""
+"""Main programs that are odd in some way: forked or cold, they end alike, or docs say how not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS, LONG = 12, 1
 """One of so many cases runs with `make test`, one more with `make test-long`."""
 TORCH_PARTS = 4
 """One of so many cases that import torch runs with `make test-long`."""
-DOCUMENT = Path(__file__).parents[3] / "docs" / "warm.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "preload.md"
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def driver() -> Iterator[Driver]:
         for at, case in enumerate(CASES)
     ],
 )
-def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
-    """Or they differ as docs/warm.md says."""
-    cold, warm = driver.compare(case, tmp_path)
+def test_forked_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None:
+    """Or they differ as docs/preload.md says."""
+    cold, forked = driver.compare(case, tmp_path)
 
-    assert find_fault(case, cold, warm) == ""
+    assert find_fault(case, cold, forked) == ""
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_warm_and_cold_agree(driver: Driver, case: Case, tmp_path: Path) -> None
         for at, case in enumerate(frameworks.CASES)
     ],
 )
-def test_warm_and_cold_agree_with_torch(driver: Driver, case: Case, tmp_path: Path) -> None:
+def test_forked_and_cold_agree_with_torch(driver: Driver, case: Case, tmp_path: Path) -> None:
     """Its loaders, spawned processes and pickles need the main program."""
-    cold, warm = driver.compare(case, tmp_path)
+    cold, forked = driver.compare(case, tmp_path)
 
-    assert find_fault(case, cold, warm) == ""
+    assert find_fault(case, cold, forked) == ""
 
 
 def test_differences_are_documented() -> None:
