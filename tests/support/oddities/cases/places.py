@@ -307,6 +307,14 @@ CASES = (
         says="0",
     ),
     Case(
+        "place-import-sets-timer",
+        "import own; print(own.signal.alarm(0))",
+        {"own.py": "import signal\nsignal.alarm(1000)"},
+        preload=("own",),
+        refused="set a timer",
+        says="1000",
+    ),
+    Case(
         "place-import-changes-folder",
         "import os, own; print(os.getcwd())",
         {"own.py": "import os\nos.chdir('/')"},

@@ -186,7 +186,7 @@ def hook(tmp_path: Path, subreaper: None) -> Iterator[Hook]:
 
 
 def test_worker_runs_the_program(hook: Hook) -> None:
-    """In a process of its own, below its helper; looks that find nothing have no answer."""
+    """Below its helper, and the forkserver lives. Looks that find nothing have no answer."""
     hook.serve()
     hook.send(type="look")
     hook.send(type="look")
@@ -310,7 +310,7 @@ def test_worker_waits_until_its_helper_knows_it(hook: Hook) -> None:
 
 
 def test_worker_of_a_dead_helper_does_not_run(hook: Hook) -> None:
-    """Nobody would end it."""
+    """There is no process to end it."""
     hook.serve()
     fork = hook.begin_fork(helper=1 << 30)
     pid = hook.receive_pid()

@@ -118,6 +118,7 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
     """
     import _thread
 
+    clock: Any = sys.modules["_signal"]  # built in, and always there
     if find_folder() != folder:  # the path of the script may be relative
         return "an import has changed the working directory"
     opened = _find_opened(opened_before, streams)
@@ -126,6 +127,8 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
     memory = _find_shared_memory()
     if memory:
         return "an import has made memory that forks share: " + memory
+    if any(clock.getitimer(timer)[0] for timer in range(3)):
+        return "an import has set a timer"  # it would end the forkserver, and no fork has it
     if _thread._count():
         return "an import has started a thread"
     if _has_children():
