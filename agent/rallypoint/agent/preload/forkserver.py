@@ -53,6 +53,7 @@ class Forkserver:
         """What it was started with."""
         self.exited: Exited | None = None
         """How it has ended; None while it lives."""
+        self.has_ended = asyncio.Event()
         self.failure = ""
         """Why it could not be spawned."""
         self._decoder = Decoder()

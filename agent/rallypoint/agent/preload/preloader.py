@@ -44,6 +44,8 @@ IMPORT_LIMIT_S = 600.0
 FORK_LIMIT_S = 10.0
 """How long the next of the forks may take; usually 20 ms. Then the forkserver is ended, and workers
 start cold."""
+EXIT_LIMIT_S = 1.0
+"""How long the exit of a forkserver may come after the end of its socket."""
 FAILURES_MAX = 3
 """In a row; then workers start cold for good."""
 AGAIN_S = 1.0
@@ -182,12 +184,16 @@ class Preloader:
         except TimeoutError:
             raise OSError("it has not answered in time") from None
         except Hangup as error:
-            raise OSError(server.failure or server.find_why() or str(error)) from error
+            with suppress(TimeoutError):  # its exit says more, and may be a moment away
+                async with asyncio.timeout(EXIT_LIMIT_S):
+                    await server.has_ended.wait()
+            raise OSError(server.failure or server.find_why()) from error
         finally:
             if self._ready is not server:
                 self._end(server)
         self._failures = 0
-        log.info("preloaded", took=f"{time.monotonic() - began_s:.1f}s")
+        names = ",".join(self._preload.modules) or "auto"
+        log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
     def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
         kinds = self._kinds or self._guess()
@@ -358,7 +364,9 @@ class Preloader:
                     _close(request)
                 return id in self._servers
             case SpawnFailed(worker_id=id, message=text) if id in self._servers:
-                self._servers.pop(id).failure = text
+                server = self._servers.pop(id)
+                server.failure = text
+                server.has_ended.set()
             case Exited(worker_id=id) if id in self._servers:
                 self._note_end(self._servers.pop(id), event)
             case _:
@@ -367,6 +375,7 @@ class Preloader:
 
     def _note_end(self, server: Forkserver, event: Exited) -> None:
         server.exited = event
+        server.has_ended.set()
         if server is not self._ready:
             return
         self._ready = None

@@ -116,7 +116,6 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
         streams: stdin, stdout and stderr before the imports.
         folder: the working directory before the imports.
     """
-    import _thread
 
     clock: Any = sys.modules["_signal"]  # built in, and always there
     if find_folder() != folder:  # the path of the script may be relative
@@ -129,16 +128,24 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
         return "an import has made memory that forks share: " + memory
     if any(clock.getitimer(timer)[0] for timer in range(3)):
         return "an import has set a timer"  # it would end the forkserver, and no fork has it
-    if _thread._count():
-        return "an import has started a thread"
     if _has_children():
         return "an import has started a process"
+    hindrance = find_hindrance()
+    return hindrance and "an import " + hindrance
+
+
+def find_hindrance() -> str:
+    """Return what the latest import has done that no fork survives, or "". Quick."""
+    import _thread
+
+    if _thread._count():
+        return "has started a thread"
     torch = sys.modules.get("torch")
     try:
         if torch is not None and torch.cuda.is_initialized():
-            return "an import has made a CUDA context"
-    except Exception as error:  # noqa: BLE001 - a torch that cannot tell must not wait either
-        return f"torch.cuda.is_initialized: {error}"
+            return "has made a CUDA context"
+    except Exception as error:  # noqa: BLE001 - a torch that cannot tell must not be forked either
+        return f"has left torch.cuda.is_initialized unable to answer: {error}"
     return ""
 
 

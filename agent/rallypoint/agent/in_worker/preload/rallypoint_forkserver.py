@@ -173,6 +173,7 @@ class Forkserver:
         reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
+        refusal = ""
         pid = os.getpid()
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
             try:
@@ -184,9 +185,14 @@ class Forkserver:
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
             if os.getpid() != pid:  # the process that it has forked returns from the import, too
                 self._end("an import forks a process that continues with the program")
+            refusal = rallypoint_checks.find_hindrance()
+            if refusal:
+                refusal = name + " " + refusal
+                break
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
-        refusal = rallypoint_checks.find_refusal(opened, streams, folder) or reads.end()
+        refusal = refusal or rallypoint_checks.find_refusal(opened, streams, folder)
+        refusal = reads.end() or refusal
         self._files = rallypoint_checks.list_files(opened)
         refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
         _flush()
