@@ -150,8 +150,9 @@ def test_hidden_workers_failure_is_told(world: World) -> None:
     agent = world.agent("a", "--local-ranks-filter=0", nproc=2)
     workers = world.mailbox.workers(2)
     for worker in workers:
-        worker.tell("print", f"out {worker.rank}")
         worker.tell("say", f"err {worker.rank}")
+        worker.tell("print", f"out {worker.rank}")
+    agent.wait_stdout("out 0")  # the failure of the other stops it
     workers[1].tell("exit", "3")
 
     assert agent.wait() == 1

@@ -1,4 +1,4 @@
-"""Which end-to-end tests a run of `make test` has: a part, another one for each commit.
+"""Which of the tests that take long a run of `make test` has: a part, another one for each commit.
 
 The others are marked `long`, and so is what would run last, with nothing beside it. `make test-all`
 has all of them. Tests that are named one by one run as they are marked.
@@ -13,8 +13,16 @@ import pytest
 from support.tries.commit import draw
 
 FOLDERS = ("tests/e2e/", "tests/docs/test_commands.py")
-PARTS = 2
-"""One of so many tests below these folders is drawn."""
+"""A test below these that has a folder for its files starts processes."""
+LONG_TABLES = (
+    "tests/unit/elastic/test_functions.py",
+    "tests/unit/server/shards/test_ownership_faults.py",
+    "tests/unit/server/shell/test_boundaries.py",
+    "tests/unit/wire/test_loading.py",
+)
+"""Unit tests that together take as long as thousands of others."""
+PARTS = 3
+"""One of so many of these tests is drawn."""
 TIERS = frozenset({"long", "nightly", "records"})
 
 
@@ -40,7 +48,8 @@ class Drawing:
             if TIERS & {mark.name for mark in item.iter_markers()}:
                 continue
             starts = item.nodeid.startswith(FOLDERS) and "tmp_path" in _fixtures_of(item)
-            if item.nodeid.startswith(self.last) or (starts and not is_drawn(item.nodeid)):
+            is_in_part = starts or item.nodeid.startswith(LONG_TABLES)
+            if item.nodeid.startswith(self.last) or (is_in_part and not is_drawn(item.nodeid)):
                 item.add_marker(pytest.mark.long)
 
 
