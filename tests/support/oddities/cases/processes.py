@@ -194,4 +194,27 @@ CASES = (
         "os.kill(os.getpid(), 10)",
         says="train.py",
     ),
+    Case(
+        "process-import-ignores-children",
+        "import own, subprocess\nprint(own.signal.getsignal(17), subprocess.call(['true']))",
+        {"own.py": "import signal\nsignal.signal(17, signal.SIG_IGN)"},
+        preload=("own",),
+        says="^1 0",
+    ),
+    Case(
+        "process-import-handles-children",
+        "import own, subprocess; subprocess.call(['sh', '-c', ''])",
+        {"own.py": "import signal, sys\nsignal.signal(17, lambda *_: sys.exit('a child'))"},
+        preload=("own",),
+        exit=1,
+        says="a child",
+    ),
+    Case(
+        "process-import-starts-watchdog",
+        "import own; print('ends')",
+        {"own.py": "import faulthandler\nfaulthandler.dump_traceback_later(1000, exit=True)"},
+        preload=("own",),
+        refused="the watchdog of faulthandler",
+        says="ends",
+    ),
 )

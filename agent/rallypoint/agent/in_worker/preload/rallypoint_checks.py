@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ HARMLESS_DEVICES = frozenset(
 )
 SHARED = {"socket:": "a socket", "pipe:": "a pipe", "anon_inode:": "a descriptor of events"}
 """What all forks would use together."""
+WATCHDOG_S = 0.05
+"""How long the thread of a watchdog may take to end."""
 OF_ROUND = frozenset(
     (
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -130,6 +133,8 @@ def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folde
         return "an import has set a timer"  # it would end the forkserver, and no fork has it
     if _has_children():
         return "an import has started a process"
+    if _has_watchdog():  # a fork has no such thread, and would wait for it at its end
+        return "an import has started the watchdog of faulthandler"
     hindrance = find_hindrance()
     return hindrance and "an import " + hindrance
 
@@ -185,6 +190,21 @@ def _has_children() -> bool:
                     return True
         except OSError:  # the task has ended, or this kernel does not tell
             pass
+    return False
+
+
+def _has_watchdog() -> bool:
+    """Return whether faulthandler.dump_traceback_later had a thread, which ends now."""
+    faulthandler = sys.modules.get("faulthandler")
+    threads = len(os.listdir("/proc/self/task"))
+    if faulthandler is None or threads == 1:
+        return False
+    faulthandler.cancel_dump_traceback_later()
+    end_s = time.monotonic() + WATCHDOG_S
+    while time.monotonic() < end_s:
+        if len(os.listdir("/proc/self/task")) < threads:
+            return True
+        time.sleep(0.001)
     return False
 
 

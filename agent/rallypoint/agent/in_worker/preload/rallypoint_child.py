@@ -38,6 +38,24 @@ def fork() -> int:
         filters.remove(_NO_WARNING)
 
 
+def take_child_handler() -> Any:
+    """Let this process wait for its children whatever an import does with their ends.
+
+    Returns:
+        What it does, for `give_back`.
+    """
+    handler = signal.getsignal(signal.SIGCHLD)
+    if handler not in (None, signal.SIG_DFL):  # None: not Python's
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return handler
+
+
+def give_back(handler: Any) -> None:
+    """Let a worker do with the ends of its children what the import has set."""
+    if handler not in (None, signal.SIG_DFL):
+        signal.signal(signal.SIGCHLD, handler)
+
+
 def fork_twice() -> int:
     """Fork a child of the subreaper above; return its pid, 0 in it, or minus an errno."""
     reader, writer = os.pipe()

@@ -115,6 +115,8 @@ class Forkserver:
         self._files: list[int] = []
         """Descriptors of files that imports have opened."""
         self._looked_s = 0.0
+        self._child_handler: Any = None
+        """What imports let the worker do when a child of its ends."""
         self._environment = environment
         self._argv = list(sys.argv)
 
@@ -194,6 +196,7 @@ class Forkserver:
         refusal = refusal or rallypoint_checks.find_refusal(opened, streams, folder)
         refusal = reads.end() or refusal
         self._files = rallypoint_checks.list_files(opened)
+        self._child_handler = rallypoint_child.take_child_handler()
         refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
         _flush()
         self._agent.send(
@@ -279,6 +282,7 @@ class Forkserver:
             self._environment.replace(frame["env"])
             rallypoint_main.set_arguments(self._argv, frame["argv"])
             rallypoint_child.renew()
+            rallypoint_child.give_back(self._child_handler)
         except BaseException as error:  # noqa: BLE001 - the copy must not run on as a second server
             code = getattr(error, "errno", None) or 22
             os.write(report_fd, f"{code} {type(error).__name__}: {error}".encode()[:4096])
