@@ -47,7 +47,7 @@ start cold."""
 EXIT_LIMIT_S = 1.0
 """How long the exit of a forkserver may come after the end of its socket."""
 FAILURES_MAX = 3
-"""In a row; then workers start cold for good."""
+"""With no worker forked in between; then workers start cold for good."""
 AGAIN_S = 1.0
 """Before the next attempt."""
 AUTO_S = 10.0
@@ -150,12 +150,16 @@ class Preloader:
             except WorkerHostError:
                 return  # the helper is lost; `begin` follows once it was replaced
             except (OSError, ValueError) as error:
-                self._failures += 1
-                if self._failures >= FAILURES_MAX:
-                    self._give_up(f"it failed {FAILURES_MAX} times in a row: {error}")
-                else:
+                if self._goes_on(str(error)):
                     log.warning("forkserver_not_made", why=str(error), then="another is made")
                     await asyncio.sleep(AGAIN_S)
+
+    def _goes_on(self, why: str) -> bool:
+        """Count a failure; return whether another attempt follows."""
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
+            self._give_up(f"it failed {FAILURES_MAX} times in a row: {why}")
+        return not self._is_given_up
 
     def _give_up(self, why: str) -> None:
         self._is_given_up = True
@@ -191,7 +195,6 @@ class Preloader:
         finally:
             if self._ready is not server:
                 self._end(server)
-        self._failures = 0
         names = ",".join(self._preload.modules) or "auto"
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
@@ -361,6 +364,7 @@ class Preloader:
         match event:
             case Spawned(worker_id=id):
                 if (request := self._take(id)) is not None:
+                    self._failures = 0
                     _close(request)
                 return id in self._servers
             case SpawnFailed(worker_id=id, message=text) if id in self._servers:
@@ -379,9 +383,11 @@ class Preloader:
         if server is not self._ready:
             return
         self._ready = None
-        log.info("forkserver_ended", why=server.find_why(), then="another is made")
+        why = server.find_why()
         server.close()
-        self.begin()
+        if event.exit_code == 0 or self._goes_on(why):  # 0: an imported file was changed
+            log.info("forkserver_ended", why=why, then="another is made")
+            self.begin()
 
     async def close(self) -> None:
         """End everything; the helper's own end does the same."""

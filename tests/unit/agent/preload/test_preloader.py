@@ -261,14 +261,29 @@ async def test_preloading_is_given_up(table: Table, reply: dict[str, Any] | None
 
 
 async def test_failures_count_in_a_row(table: Table) -> None:
-    """One that works in between begins anew."""
+    """One that forks a worker in between begins anew."""
     for _ in range(2):
-        table.host.replies = [None] * 2
+        table.host.replies = [None]
         await table.begin()
-        table.end(table.fork())
+        server = table.fork()
+        table.preloader.takes(Spawned(5, 77))
+        table.end(server)
     await table.begin()
 
     assert table.fork() < 0
+
+
+async def test_forkservers_that_end_unused_are_given_up(table: Table) -> None:
+    """Else imports beside the job, each of which may take a minute, would never end."""
+    with capture_logs() as logs:
+        for _ in range(3):
+            await table.begin()
+            table.end(table.fork())
+        await table.begin()
+
+    assert [line["event"] for line in logs].count("preloaded") == 3
+    assert logs[-1]["event"] == "preload_given_up"
+    assert table.choose() == table.request
 
 
 async def test_interpreter_without_our_hook_is_found_out_before(table: Table) -> None:
