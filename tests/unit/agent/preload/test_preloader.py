@@ -177,7 +177,7 @@ async def test_worker_that_is_not_forked_starts_cold(table: Table) -> None:
 
 @pytest.mark.parametrize("is_wanted", [True, False])
 async def test_worker_that_no_one_wants_does_not_start_cold(table: Table, is_wanted: bool) -> None:
-    """Its round was stopped, or the helper is lost: its end was told, too."""
+    """Its round was stopped, or the helper is lost, which tells the end of the worker, too."""
     await table.begin()
     table.fork()
     table.host.takes_requests = not is_wanted
@@ -261,7 +261,7 @@ async def test_preloading_is_given_up(table: Table, reply: dict[str, Any] | None
 
 
 async def test_failures_count_in_a_row(table: Table) -> None:
-    """One that forks a worker in between begins anew."""
+    """One that forks a worker in between sets the count back."""
     for _ in range(2):
         table.host.replies = [None]
         await table.begin()

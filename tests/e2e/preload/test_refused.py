@@ -1,0 +1,156 @@
+"""Forkservers that must not be used, or not be made: the round starts as it would without them."""
+
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.preload.room import MODULE, Room, is_forked, parent_of
+from support.processes.world import World
+
+
+def begin_cold_round(room: Room, why: str) -> None:
+    """Let a round begin whose workers are not forked, for this reason."""
+    workers = room.begin_round()
+    room.agent.wait_event("worker_not_forked", "forkserver_ended", "preload_given_up", why=why)
+
+    assert [worker.rank for worker in workers] == sorted(worker.rank for worker in workers)
+    assert not any(is_forked(worker.pid) for worker in workers)
+
+
+def test_changed_module_makes_its_forkserver_useless(world: World) -> None:
+    """A forked worker never has an older version of a file than a fresh interpreter."""
+    room = Room(world, nproc=1)
+    first = room.await_ready()
+    room.module.write_text(f"{MODULE}\nCHANGED = True\n")
+
+    begin_cold_round(room, "noted.py has changed")
+    assert room.await_ready(2) != first
+
+
+def test_change_during_a_round_is_seen_at_its_end(world: World) -> None:
+    """The workers of the next one are forked from a forkserver that has imported it."""
+    room = Room(world, nproc=1)
+    (worker,) = room.begin_forked_round()
+    room.module.write_text(f"{MODULE}\nCHANGED = True\n")
+    before = len(world.mailbox.started())
+    worker.kill()
+    (other,) = room.await_workers(before)
+
+    server = room.await_ready(2)
+    assert is_forked(other.pid)
+    assert parent_of(other.pid) == parent_of(server)
+
+
+DEAF = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))\n"
+
+
+def test_forkserver_that_hangs_is_not_waited_for_long(world: World) -> None:
+    """It is killed, its workers start cold, and another one is made."""
+    room = Room(world, nproc=1, text=MODULE + DEAF)
+    server = room.await_ready()
+    os.kill(server, signal.SIGUSR1)
+    (worker,) = room.begin_round()
+
+    assert room.agent.events("forkserver_stuck")
+    assert not is_forked(worker.pid)
+    assert room.await_ready(2) != server
+    assert server not in world.marked()
+
+
+def test_killed_forkserver_is_made_again(world: World) -> None:
+    """Workers that it has forked run on, and the next ones are forked from another."""
+    room = Room(world, nproc=1)
+    server = room.await_ready()
+    (worker,) = room.begin_forked_round()
+    os.kill(server, signal.SIGKILL)
+    room.agent.wait_event("forkserver_ended", why="it was killed by SIGKILL")
+    fresh = room.await_ready(2)
+
+    assert fresh != server
+    assert worker.pid in world.marked()
+    room.end_round()
+    room.begin_forked_round()
+
+
+def test_death_of_the_helper_costs_the_forkserver(world: World) -> None:
+    """The node makes another one below another helper, and the next round uses it."""
+    room = Room(world, nproc=2)
+    server = room.await_ready()
+    os.kill(parent_of(server), signal.SIGKILL)
+    room.agent.wait_event("helper_lost")
+    fresh = room.await_ready(2)
+
+    assert fresh != server
+    assert server not in world.marked()
+    assert {worker.parent for worker in room.begin_forked_round()} == {parent_of(fresh)}
+    assert not room.agent.events("agent_failed")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "import threading\nthreading.Event\nimport time\n"
+            "threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n",
+            "a thread",
+        ),
+        ("import socket\nKEPT = socket.socket()\n", "a socket"),
+        ("import os\nRANK = int(os.environ.get('RANK', 0))\n", "read RANK"),
+        ("import os\nIS_FIRST = os.getenv('MASTER_PORT') is None\n", "read MASTER_PORT"),
+    ],
+)
+def test_import_with_side_effects_is_refused(world: World, text: str, why: str) -> None:
+    """The node gives up, and its workers start cold."""
+    room = Room(world, nproc=1, text=text)
+
+    begin_cold_round(room, why)
+    assert room.agent.events("preloaded") == []
+
+
+def test_module_that_cannot_be_imported_is_left_to_the_worker(world: World) -> None:
+    """The log names it, and the forkserver is used all the same."""
+    room = Room(world, nproc=1, preload=("--preload=nowhere.at_all,noted",))
+    room.begin_forked_round()
+
+    names = [event["name"] for event in room.agent.events("preload_import_failed")]
+    assert names == ["nowhere.at_all"]
+
+
+def wrapper(world: World, *lines: str) -> str:
+    """Return a program for PYTHON_EXEC that consists of these lines."""
+    path = Path(world.folder, "wrapped-python")
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_wrapper_that_runs_something_before_starts_every_worker_cold(world: World) -> None:
+    """Its first Python must not wait in place of the worker's: the script would run in no round."""
+    lines = f"{sys.executable} -c 'import sys' || exit", f'exec {sys.executable} "$@"'
+    room = Room(world, nproc=1, env={"PYTHON_EXEC": wrapper(world, *lines)})
+    room.agent.wait_event("preload_given_up", why="PYTHON_EXEC")
+
+    assert world.mailbox.started() == []
+    begin_cold_round(room, "PYTHON_EXEC")
+
+
+def test_interpreter_that_runs_no_hook_starts_every_worker_cold(world: World) -> None:
+    """The user's script never runs in a probe: nothing starts before the round."""
+    python = wrapper(world, f'exec {sys.executable} -I "$@"')
+    room = Room(world, nproc=1, env={"PYTHON_EXEC": python})
+    room.agent.wait_event("preload_given_up", why="does not run sitecustomize")
+
+    assert world.mailbox.started() == []
+    begin_cold_round(room, "does not run sitecustomize")
+
+
+def test_user_who_asks_for_no_python_gets_no_forkserver(world: World) -> None:
+    """The combination is an error that says what to do."""
+    agent = world.agent("a", "--preload=json", "--no-python", script=("sleep", "1"))
+
+    assert agent.wait() == 2
+    assert "--preload: only Python imports modules; leave out --no-python" in agent.stderr()
