@@ -29,6 +29,12 @@ FAULTS = {
         "vars(sys).setdefault('s', []).append(peer)",
         "state-descriptors",
     ),
+    "keeps-output": (
+        "forkserver",
+        "rallypoint_main.reopen_output(fd, name)",
+        "pass",
+        "stream-output-file-not-pipe",
+    ),
     "keeps-session": ("child", "os.setsid()", "pass", "state-process-group"),
     "outlives-helper": ("child", "ctypes.CDLL(None).prctl(", "print(", "state-death-signal"),
     "finalizes-little": ("child", "gc.unfreeze", "gc.collect", "end-generator"),

@@ -31,6 +31,10 @@ class Kinds(Struct, frozen=True):
     out: Kind
     err: Kind
 
+    def find_terminals(self) -> tuple[bool, bool]:
+        """Return which are terminals: what an import may ask for."""
+        return self.out is Kind.TERMINAL, self.err is Kind.TERMINAL
+
 
 def kind_of(fd: int) -> Kind:
     """Return the kind of an open file."""
@@ -64,14 +68,14 @@ def open_like(kind: Kind, terminal_fd: int) -> tuple[int, int]:
     """Return a file of this kind, and its other end; -1 if it has none.
 
     Args:
-        kind: not OTHER.
+        kind: of the file. What is OTHER cannot be made: a pipe stands for it.
         terminal_fd: the terminal to take the settings of.
 
     Raises:
         OSError: it cannot be opened.
     """
     match kind:
-        case Kind.PIPE:
+        case Kind.PIPE | Kind.OTHER:
             reader, writer = os.pipe()
             return writer, reader
         case Kind.TERMINAL:
@@ -79,5 +83,5 @@ def open_like(kind: Kind, terminal_fd: int) -> tuple[int, int]:
             return writer, reader
         case Kind.FILE:
             return os.memfd_create("rallypoint-preload"), -1
-        case Kind.NULL | Kind.OTHER:
+        case Kind.NULL:
             return os.open(os.devnull, os.O_WRONLY), -1

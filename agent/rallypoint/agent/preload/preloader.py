@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
-from rallypoint.agent.output.kinds import Kind, Kinds, kind_of
+from rallypoint.agent.output.kinds import Kinds, kind_of
 from rallypoint.agent.preload.command import (
     RECORD_ENV,
     SERVES_NUMBER,
@@ -200,8 +200,6 @@ class Preloader:
 
     def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
         kinds = self._kinds or self._guess()
-        if Kind.OTHER in (kinds.out, kinds.err):
-            raise CannotPreload(f"the output of workers goes to {Kind.OTHER.value}")
         numbers = (SOCKET_NUMBER, SERVES_NUMBER) if serves else (SOCKET_NUMBER,)
         environment = forkserver_environment(request.env, self._inherited, numbers)
         server = Forkserver(next(self._ids), kinds, self._terminal_fd)
@@ -283,8 +281,8 @@ class Preloader:
             return self._recorded(request, record)
         kinds = Kinds(kind_of(request.stdout_fd), kind_of(request.stderr_fd))
         why = ""
-        if kinds != self._ready.kinds:
-            why, self._kinds = "its output goes elsewhere", kinds
+        if kinds.find_terminals() != self._ready.kinds.find_terminals():
+            why, self._kinds = "its output goes to a terminal, or no longer to one", kinds
         elif self._ready.request is not None:
             why = find_difference(self._ready.request, request, self._shape)
         if why:

@@ -112,6 +112,8 @@ class Forkserver:
         """Every file that was imported."""
         self._own_stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
         """Those that are not installed: the user's own."""
+        self._formats: dict[int, int] = {}
+        """What kind of file stdout and stderr are, by descriptor."""
         self._files: list[int] = []
         """Descriptors of files that imports have opened."""
         self._looked_s = 0.0
@@ -222,7 +224,8 @@ class Forkserver:
     def _keep_output(self) -> None:
         """Let output of the imports to a file wait there; other output the agent keeps."""
         for fd in (1, 2):
-            if stat.S_ISREG(os.fstat(fd).st_mode):
+            self._formats[fd] = stat.S_IFMT(os.fstat(fd).st_mode)
+            if stat.S_ISREG(self._formats[fd]):
                 self._kept.append((fd, _move_up(os.dup(fd))))
 
     def _take_output(self, shown: dict[str, str]) -> None:
@@ -278,6 +281,9 @@ class Forkserver:
                 os.dup2(fd, target, inheritable=True)
                 os.close(fd)
             rallypoint_main.reopen_stdin()
+            for fd, name in ((1, "stdout"), (2, "stderr")):
+                if stat.S_IFMT(os.fstat(fd).st_mode) != self._formats[fd]:
+                    rallypoint_main.reopen_output(fd, name)
             self._main.forget()
             self._environment.replace(frame["env"])
             rallypoint_main.set_arguments(self._argv, frame["argv"])

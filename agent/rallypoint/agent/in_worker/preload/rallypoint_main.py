@@ -148,3 +148,30 @@ def reopen_stdin() -> None:
     binary.raw.name, new.mode = "<stdin>", "r"
     for name in ("stdin", "__stdin__"):
         setattr(sys, name, new)
+
+
+def reopen_output(fd: int, name: str) -> None:
+    """Open sys.stdout or sys.stderr as the interpreter does, for another kind of file.
+
+    Args:
+        fd: its descriptor.
+        name: its name in sys.
+    """
+    old: Any = getattr(sys, name)
+    if old is not getattr(sys, f"__{name}__") or type(old) is not io.TextIOWrapper:
+        return
+    try:
+        binary: Any = open(fd, "wb", 0 if old.write_through else -1, closefd=False)
+        new: Any = io.TextIOWrapper(
+            binary,
+            old.encoding,
+            old.errors,
+            "\n",
+            line_buffering=old.line_buffering,
+            write_through=old.write_through,
+        )
+    except Exception:  # noqa: BLE001 - it is closed: the old one says so, too
+        return
+    getattr(binary, "raw", binary).name, new.mode = f"<{name}>", "w"
+    for one in (name, f"__{name}__"):
+        setattr(sys, one, new)
