@@ -19,9 +19,9 @@ RESTARTS = ("restarts", "logs_of_attempts", "restarts_used_up", "elastic_restart
 """Scenarios with several rounds; most of the others have one."""
 PARTS = 6
 """One of so many others runs with `make test-long`: each has a cold twin, which always runs."""
-EXCLUDED = ("underscores",)
-"""The first one has --no_python, which excludes --preload; a wrapper that PYTHON_EXEC names adds
-arguments, see docs/preload.md."""
+EXCLUDED = ("underscores", "python_exec")
+"""The first one has --no_python, which excludes --preload; a wrapper that PYTHON_EXEC names runs
+once, see docs/preload.md."""
 POSSIBLE = [
     one for one in SCENARIOS if one.name not in EXCLUDED and "--no-python" not in one.command
 ]
