@@ -47,6 +47,13 @@ CASES = (
         preload=TORCH,
     ),
     Case(
+        "framework-seeded-by-import",
+        "import own, torch, numpy; print(torch.rand(2), numpy.random.rand(2))",
+        {"own.py": "import torch, numpy\ntorch.manual_seed(1); numpy.random.seed(1)"},
+        preload=(*TORCH, "own"),
+        says=r"0\.7576, 0\.2793.*0\.417",
+    ),
+    Case(
         "framework-threads",
         "import torch; print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
         "print((torch.ones(400, 400) @ torch.ones(400, 400)).sum().item())",

@@ -349,6 +349,29 @@ CASES = (
         says="5",
     ),
     Case(
+        "import-seeds-random",
+        "import own, random; print(random.random())",
+        {"own.py": "import random\nrandom.seed(1)"},
+        preload=("own",),
+        differs=Difference(
+            "have a new seed in each worker", "0.13436424411240122", r"^0\.(?!1343)"
+        ),
+    ),
+    Case(
+        "import-draws",
+        "import own, random; print(random.getstate() == own.STATE)",
+        {"own.py": "import random\nSTATE = random.getstate()"},
+        preload=("own",),
+        differs=Difference("have a new seed in each worker", "True", "False"),
+    ),
+    Case(
+        "import-notes-process",
+        "import own, os; print(own.PID == os.getpid())",
+        {"own.py": "import os\nPID = os.getpid()"},
+        preload=("own",),
+        differs=Difference("from the process id", "True", "False"),
+    ),
+    Case(
         "import-finder",
         "import finder, magic.words; print(magic.words.TEXT)",
         {
