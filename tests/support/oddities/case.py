@@ -53,6 +53,8 @@ class Case:
     preload: tuple[str, ...] = STOCK
     calls: tuple[str, ...] = ()
     cwd: str = HERE
+    cpus: tuple[int, ...] = ()
+    """To which the worker is bound; empty: to none."""
     stdin: str = "null"
     """null, pipe, file, terminal; pipe and file hold the line "asked"."""
     out: str = "pipe"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from support.oddities.case import Case
 
 TORCH = ("torch", "numpy")
@@ -60,6 +62,13 @@ CASES = (
         env={"OMP_NUM_THREADS": "1"},
         preload=TORCH,
         says="64000000",
+    ),
+    Case(
+        "framework-threads-of-bound-worker",
+        "import os, torch; print(torch.get_num_threads(), os.sched_getaffinity(0))",
+        cpus=(min(os.sched_getaffinity(0)),),
+        preload=TORCH,
+        says="^1 {",
     ),
     Case(
         "framework-autograd",

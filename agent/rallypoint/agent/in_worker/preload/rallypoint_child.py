@@ -105,7 +105,16 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
     if os.getppid() != parent:  # the helper died before prctl
         os._exit(1)
     if cpus:
-        os.sched_setaffinity(0, cpus)
+        _bind(cpus)
+
+
+def _bind(cpus: list[int]) -> None:
+    """Bind this process, and let torch use fewer threads: it has counted processors before."""
+    before = len(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cpus)
+    torch = sys.modules.get("torch")
+    if torch is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() * len(cpus) // before))
 
 
 def renew() -> None:
