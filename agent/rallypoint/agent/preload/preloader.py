@@ -1,8 +1,8 @@
 """The forkserver of a node: makes it, and lets it fork the workers of every round.
 
 It is started at once, so that it imports while nodes are awaited. A round that comes earlier waits
-for it: one import is never slower than one for each worker. Whatever fails here costs that time and
-no round: workers start cold then.
+for it, for some seconds: one import is not slower than one for each worker. Whatever fails here
+costs that time and no round: workers start cold then.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ HELLO_LIMIT_S = 30.0
 """How long an interpreter may take until it runs our hook; a cold disk needs seconds."""
 IMPORT_LIMIT_S = 600.0
 """How long the imports and calls may take."""
+WAIT_LIMIT_S = 20.0
+"""How long a round waits for that. After 30 s without a start, a coordinator breaks it up."""
 FORK_LIMIT_S = 10.0
 """How long the next of the forks may take; usually 20 ms. Then the forkserver is ended, and workers
 start cold."""
@@ -54,6 +56,9 @@ AUTO_S = 10.0
 """So long after their start, workers that record their imports have made most of them."""
 RECORD_BYTES_MAX = 1 << 20
 """Of the names that a cold worker has recorded."""
+
+
+_THEN_COLD = "every worker imports by itself"
 
 
 class CannotPreload(Exception):
@@ -137,9 +142,12 @@ class Preloader:
         return self._is_making
 
     async def wait(self) -> None:
-        """Wait until it can fork, or cannot be made."""
+        """Wait until it can fork, or cannot be made, or workers had better import by themselves."""
         if self._making is not None:
-            await asyncio.wait((self._making,))
+            _, awaited = await asyncio.wait((self._making,), timeout=WAIT_LIMIT_S)
+            if awaited:
+                why, then = f"the import takes longer than {WAIT_LIMIT_S:g} s", _THEN_COLD
+                log.warning("preload_not_awaited", why=why, then=then)
 
     async def _make(self) -> None:
         while not self._is_given_up and self._ready is None:
@@ -163,7 +171,7 @@ class Preloader:
 
     def _give_up(self, why: str) -> None:
         self._is_given_up = True
-        log.warning("preload_given_up", why=why, then="every worker imports by itself")
+        log.warning("preload_given_up", why=why, then=_THEN_COLD)
 
     async def _try(self) -> None:
         """Make a forkserver.

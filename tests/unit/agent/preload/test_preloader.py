@@ -151,6 +151,21 @@ async def test_round_waits_while_it_imports(table: Table) -> None:
     assert table.host.prepared[0]["modules"] == ["json"]
 
 
+async def test_round_does_not_wait_long(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator breaks up a round that does not start. The next one finds the forkserver."""
+    monkeypatch.setattr(module, "WAIT_LIMIT_S", 0.0)
+    table.host.may_import.clear()
+    with capture_logs() as logs:
+        await table.begin()
+
+    assert [line["event"] for line in logs] == ["preload_not_awaited"]
+    assert table.choose() == table.request
+    table.host.may_import.set()
+    monkeypatch.setattr(module, "WAIT_LIMIT_S", LIMIT_S)
+    await table.begin()
+    assert table.fork() < 0
+
+
 async def test_workers_are_forked(table: Table) -> None:
     """By the forkserver, which knows all but what follows the script."""
     await table.begin()
