@@ -33,7 +33,7 @@ FAULTS = {
         "forkserver",
         "rallypoint_main.reopen_output(fd, name)",
         "pass",
-        "stream-output-file-not-pipe",
+        "stream-output-file",
     ),
     "keeps-session": ("child", "os.setsid()", "pass", "state-process-group"),
     "outlives-helper": ("child", "ctypes.CDLL(None).prctl(", "print(", "state-death-signal"),

@@ -59,8 +59,6 @@ class Case:
     """null, pipe, file, terminal; pipe and file hold the line "asked"."""
     out: str = "pipe"
     """pipe, file, null or terminal."""
-    out_before: str = ""
-    """What stands for it while the forkserver imports; empty: the same."""
     exit: int = 0
     """Exit code, or the negative number of the signal."""
     says: str = ""

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost
-from rallypoint.agent.output.kinds import Kind, Kinds, kind_of
 from rallypoint.agent.preload.command import (
     SERVES_NUMBER,
     SOCKET_NUMBER,
@@ -43,7 +42,6 @@ ROUND = {
     "RALLYPOINT_ROUND": "2",
 }
 ASKED = b"asked\n"
-KINDS = {"pipe": Kind.PIPE, "file": Kind.FILE, "null": Kind.NULL}
 
 
 @dataclass(frozen=True)
@@ -217,10 +215,7 @@ class Run:
         """Start the forkserver, and wait until it has imported."""
         _, out, err = self.streams.numbers()
         id = self._driver._next_id()
-        kinds = Kinds(kind_of(out), kind_of(err))
-        if self._case.out_before:
-            kinds = Kinds(KINDS[self._case.out_before], KINDS[self._case.out_before])
-        server = Forkserver(id, kinds, out)
+        server = Forkserver(id, (os.isatty(out), os.isatty(err)), out)
         self.server = self._driver._servers[id] = server
         numbers = SOCKET_NUMBER, SERVES_NUMBER
         environment = forkserver_environment(self.request.env, INHERITED, numbers)

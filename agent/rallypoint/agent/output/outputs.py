@@ -20,7 +20,6 @@ from rallypoint.agent.output.destinations import (
     compute_routes,
     filtered_files,
 )
-from rallypoint.agent.output.kinds import Kinds, kinds_of
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.streams import (
     File,
@@ -147,12 +146,15 @@ class WorkerOutputs(Struct):
         if self.spec.redirects or self.spec.tee:
             log.info("log_folder_created", folder=str(self.folder.path))
 
-    def kinds(self, order: RunOrder, local_rank: int) -> Kinds:
-        """Return the kinds of a worker's streams, as the flags assign them."""
+    def terminals(self, order: RunOrder, local_rank: int) -> tuple[bool, bool]:
+        """Return which of a worker's streams are terminals, as the flags assign them."""
         folder = os.curdir if self.folder.has_files else None  # any: nothing is opened
         destinations = assign_destinations(self.spec, order, folder)
         out, err = compute_routes(destinations, self.spec, order, local_rank, self.node_name())
-        return kinds_of(out, err, self.consoles.out, self.consoles.err)
+        return (
+            out == Route() and os.isatty(self.consoles.out.fd),
+            err == Route() and os.isatty(self.consoles.err.fd),
+        )
 
     def open(
         self, order: RunOrder, local_rank: int, loop: asyncio.AbstractEventLoop | None = None

@@ -17,12 +17,12 @@ from typing import Any
 from rallypoint.agent.helper.events import Exited, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode, to_wire
 from rallypoint.agent.helper.host import WorkerHost
-from rallypoint.agent.output.kinds import Kind, Kinds, open_like
+from rallypoint.agent.output.streams import open_terminal
 from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER
 from rallypoint.base.signal_names import find_signal_name
 
 KEPT_BYTES = 64 * 1024
-"""How much output of the imports to a pipe or a terminal is kept."""
+"""How much output of the imports is kept, for each of stdout and stderr."""
 _READS_MAX = 64
 """How often the last of it is read: a terminal gives 4 KiB or less at a time."""
 _READ_BYTES = 64 * 1024
@@ -36,19 +36,20 @@ class Hangup(Exception):
 class Forkserver:
     """An interpreter that imports, and forks workers then."""
 
-    def __init__(self, id: int, kinds: Kinds, terminal_fd: int) -> None:
+    def __init__(self, id: int, terminals: tuple[bool, bool], terminal_fd: int) -> None:
         """Open its socket and the files that stand for its output.
 
         Args:
             id: the number by which the helper knows it.
-            kinds: of the workers' output.
+            terminals: whether stdout and stderr of its workers are terminals; else a pipe stands
+                for them.
             terminal_fd: the terminal to take the settings of.
 
         Raises:
             OSError: no descriptor is left.
         """
         self.id = id
-        self.kinds = kinds
+        self.terminals = terminals
         self.request: SpawnRequest | None = None
         """What it was started with."""
         self.exited: Exited | None = None
@@ -72,18 +73,17 @@ class Forkserver:
             self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             opened.callback(self.close)
             self._socket.setblocking(False)
-            for at, kind in enumerate((kinds.out, kinds.err)):
-                self._fds.append(self._open(kind, at, terminal_fd))
+            for at, is_terminal in enumerate(terminals):
+                self._open(at, terminal_fd if is_terminal else -1)
             self._loop.add_reader(self._socket, self._read)
             opened.pop_all()
 
-    def _open(self, kind: Kind, at: int, terminal_fd: int) -> int:
-        fd, end = open_like(kind, terminal_fd)
-        if end >= 0:
-            self._ends.append((end, at))
-            os.set_blocking(end, False)
-            self._loop.add_reader(end, self._keep, end, at)
-        return fd
+    def _open(self, at: int, terminal_fd: int) -> None:
+        end, fd = os.pipe() if terminal_fd < 0 else open_terminal(terminal_fd)
+        self._fds.append(fd)
+        self._ends.append((end, at))
+        os.set_blocking(end, False)
+        self._loop.add_reader(end, self._keep, end, at)
 
     def _keep(self, fd: int, at: int) -> bool:
         """Read some of its output; return whether there may be more now."""

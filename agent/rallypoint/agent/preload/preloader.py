@@ -17,7 +17,6 @@ from contextlib import suppress
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
-from rallypoint.agent.output.kinds import Kinds, kind_of
 from rallypoint.agent.preload.command import (
     RECORD_ENV,
     SERVES_NUMBER,
@@ -75,7 +74,7 @@ class Preloader:
         shape: Shape,
         inherited: Mapping[str, str],
         sample: Callable[[], SpawnRequest],
-        guess: Callable[[], Kinds],
+        guess: Callable[[], tuple[bool, bool]],
         terminal_fd: int,
         host: Callable[[], WorkerHost],
         tasks: asyncio.TaskGroup,
@@ -87,7 +86,8 @@ class Preloader:
             shape: of the workers' command line.
             inherited: what all workers inherit.
             sample: returns the request of a worker, as far as it is known without a round.
-            guess: returns the kinds of its output, as far as they are known without a round.
+            guess: returns whether its stdout and stderr are terminals, as far as that is known
+                without a round.
             terminal_fd: the terminal that output goes to, if it goes to one.
             host: returns the helper.
             tasks: runs what takes time.
@@ -106,8 +106,8 @@ class Preloader:
         self._tasks = tasks
         self._files = FileThread("records")
         self._ids = itertools.count(-1, -1)  # those of workers are above
-        self._kinds: Kinds | None = None
-        """Of the output of the last worker that could not be forked because of it."""
+        self._terminals: tuple[bool, bool] | None = None
+        """Which streams of the last worker that could not be forked because of them are some."""
         self._record = ""
         """File with the modules that a cold worker has looked for."""
         self._failed: set[str] = set()
@@ -207,10 +207,10 @@ class Preloader:
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
     def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
-        kinds = self._kinds or self._guess()
+        terminals = self._terminals or self._guess()
         numbers = (SOCKET_NUMBER, SERVES_NUMBER) if serves else (SOCKET_NUMBER,)
         environment = forkserver_environment(request.env, self._inherited, numbers)
-        server = Forkserver(next(self._ids), kinds, self._terminal_fd)
+        server = Forkserver(next(self._ids), terminals, self._terminal_fd)
         try:
             server.spawn(self._host(), request._replace(env=environment), serves=serves)
         except BaseException:
@@ -287,10 +287,10 @@ class Preloader:
         """
         if self._ready is None:
             return self._recorded(request, record)
-        kinds = Kinds(kind_of(request.stdout_fd), kind_of(request.stderr_fd))
+        terminals = os.isatty(request.stdout_fd), os.isatty(request.stderr_fd)
         why = ""
-        if kinds.find_terminals() != self._ready.kinds.find_terminals():
-            why, self._kinds = "its output goes to a terminal, or no longer to one", kinds
+        if terminals != self._ready.terminals:
+            why, self._terminals = "its output goes to a terminal, or no longer to one", terminals
         elif self._ready.request is not None:
             why = find_difference(self._ready.request, request, self._shape)
         if why:

@@ -171,7 +171,7 @@ class Supervisor:
             shape=shape,
             inherited=self._launcher.environment,
             sample=lambda: self._launcher.sample(order, 0),
-            guess=lambda: self.outputs.kinds(order, 0),
+            guess=lambda: self.outputs.terminals(order, 0),
             terminal_fd=err if os.isatty(err) else consoles.out.fd,
             host=lambda: self.host,
             tasks=self.tasks,

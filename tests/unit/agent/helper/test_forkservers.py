@@ -16,14 +16,13 @@ import pytest
 
 from rallypoint.agent.helper.descendants import list_descendants, read_stat
 from rallypoint.agent.helper.events import Clean, Exited, Spawned, SpawnFailed, SpawnRequest
-from rallypoint.agent.output.kinds import Kind, Kinds
 from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER, forkserver_environment
 from rallypoint.agent.preload.forkserver import Forkserver
 from support.processes.processes import DEADLINE_S, STUBBORN_TREE, Conversation, Lines, Witness
 from support.processes.processes import exited as ended
 
 SERVER = -1
-PIPES = Kinds(Kind.PIPE, Kind.PIPE)
+PIPES = False, False
 HANDLES = """
 import signal
 signal.signal(signal.SIGTERM, lambda *_: exit(3))

@@ -13,7 +13,6 @@ import pytest
 from rallypoint.agent.helper.events import Exited, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode
 from rallypoint.agent.helper.host import WorkerHost
-from rallypoint.agent.output.kinds import Kind, Kinds
 from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER
 from rallypoint.agent.preload.forkserver import KEPT_BYTES, Forkserver, Hangup
 
@@ -39,7 +38,7 @@ class Pair:
     """A forkserver as the agent sees it, and the descriptors of its process."""
 
     def __init__(self) -> None:
-        self.server = Forkserver(-4, Kinds(Kind.PIPE, Kind.FILE), -1)
+        self.server = Forkserver(-4, (False, False), -1)
         self.host = Host()
         self.server.spawn(cast("WorkerHost", self.host), REQUEST, serves=True)
         *self.streams, passed = self.host.fds

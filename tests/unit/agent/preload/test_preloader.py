@@ -17,13 +17,11 @@ from structlog.testing import capture_logs
 from rallypoint.agent.helper.events import Exited, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode
 from rallypoint.agent.helper.host import HostClosed, WorkerHost
-from rallypoint.agent.output.kinds import Kind, Kinds
 from rallypoint.agent.preload import preloader as module
 from rallypoint.agent.preload.command import RECORD_ENV, Preload, Shape
 from rallypoint.agent.preload.preloader import Preloader
 
 LIMIT_S = 30.0
-NULL = Kinds(Kind.NULL, Kind.NULL)
 SHAPE = Shape(2, 1, None)
 READY: dict[str, Any] = {"type": "ready", "failed": [], "refusal": ""}
 
@@ -93,7 +91,7 @@ class Table:
             shape=SHAPE,
             inherited={},
             sample=lambda: self.request,
-            guess=lambda: NULL,
+            guess=lambda: (False, False),
             terminal_fd=-1,
             host=lambda: cast("WorkerHost", self.host),
             tasks=self.tasks,
@@ -314,7 +312,6 @@ async def test_interpreter_without_our_hook_is_found_out_before(table: Table) ->
 
 async def test_output_may_go_elsewhere(table: Table) -> None:
     """Each rank may have another kind of output; a forked worker opens its streams for it."""
-    table.preloader._guess = lambda: Kinds(Kind.OTHER, Kind.NULL)
     await table.begin()
     reader, writer = os.pipe()
     request = table.preloader.choose(table.request._replace(stdout_fd=writer), "")

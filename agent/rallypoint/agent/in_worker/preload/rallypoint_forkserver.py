@@ -7,7 +7,6 @@ Standard library only, and Python 3.8 or newer. The agent never imports this fil
 from __future__ import annotations
 
 import _socket
-import fcntl
 import gc
 import os
 import select
@@ -33,8 +32,6 @@ else:  # in a forkserver: beside this file, which is first on sys.path
     import rallypoint_main
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-KEPT_BYTES = 64 * 1024
-"""How much output of the imports is kept, for each of stdout and stderr."""
 LOOK_S = 60.0
 """How often it looks whether a file that it has imported was changed, if it is not asked."""
 LAST_LOOK_S = 0.02
@@ -44,8 +41,6 @@ LOOK_AGAIN_S = 1.0
 """The workers of a round are forked one after the other: one look is enough for all of them."""
 PROBE_S_MAX = 20.0
 """Longest life of the child that proves that others will work."""
-HIGH_FD = 64
-"""Own descriptors are above this number if the limit allows it; the sockets are just below."""
 DESCRIPTORS = 5
 """That come with the frame that asks for a worker: three streams, report and gate."""
 
@@ -105,7 +100,6 @@ class Forkserver:
         """Take the socket to the agent, and that to the helper if there is one."""
         self._agent = Peer(fds[0])
         self._helper = Peer(fds[1]) if len(fds) > 1 else None
-        self._kept: list[tuple[int, int]] = []
         self._shown: dict[int, bytes] = {}
         """What each worker writes first, by descriptor."""
         self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
@@ -134,9 +128,9 @@ class Forkserver:
             prepare = self._agent.receive()
             if not rallypoint_main.is_program(prepare["program"]):
                 self._end("PYTHON_EXEC starts another Python program first, or adds arguments")
-            self._keep_output()
             self._prepare(prepare["modules"], prepare["calls"], prepare["path"])
-            self._take_output(self._agent.receive()["shown"])
+            for name, text in self._agent.receive()["shown"].items():
+                self._shown[int(name)] = text.encode("utf-8", "surrogateescape")
             self._serve()
         except BaseException as error:  # noqa: BLE001 - an import may have set a signal handler
             if os.getpid() != pid:
@@ -173,6 +167,7 @@ class Forkserver:
         folder = rallypoint_checks.find_folder()
         opened = set(rallypoint_checks.list_open())
         streams = rallypoint_checks.find_streams()
+        self._formats = {fd: _format_of(fd) for fd in (1, 2)}
         began_ns = time.monotonic_ns()
         reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
@@ -219,27 +214,6 @@ class Forkserver:
             if limit_s is not None and time.monotonic() - began_s > limit_s:
                 break  # the rest was looked at within LOOK_S
 
-    # --- output ---
-
-    def _keep_output(self) -> None:
-        """Let output of the imports to a file wait there; other output the agent keeps."""
-        for fd in (1, 2):
-            self._formats[fd] = stat.S_IFMT(os.fstat(fd).st_mode)
-            if stat.S_ISREG(self._formats[fd]):
-                self._kept.append((fd, _move_up(os.dup(fd))))
-
-    def _take_output(self, shown: dict[str, str]) -> None:
-        """Note what the imports have written, which each worker writes again.
-
-        Args:
-            shown: to pipes and terminals, whose other ends the agent has.
-        """
-        for fd, reader in self._kept:
-            self._shown[fd] = os.pread(reader, KEPT_BYTES, 0)
-            os.close(reader)
-        for name, text in shown.items():
-            self._shown[int(name)] = text.encode("utf-8", "surrogateescape")
-
     # --- workers ---
 
     def _fork(self, frame: Any) -> bool:
@@ -282,7 +256,7 @@ class Forkserver:
                 os.close(fd)
             rallypoint_main.reopen_stdin()
             for fd, name in ((1, "stdout"), (2, "stderr")):
-                if stat.S_IFMT(os.fstat(fd).st_mode) != self._formats[fd]:
+                if _format_of(fd) != self._formats[fd]:
                     rallypoint_main.reopen_output(fd, name)
             self._main.forget()
             self._environment.replace(frame["env"])
@@ -320,14 +294,8 @@ def _exit_code(error: BaseException) -> int:
     return 1
 
 
-def _move_up(fd: int) -> int:
-    """Return the file under a high number: what an import opens has the number that it expects."""
-    try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    except (OSError, ValueError):  # the limit is lower
-        return fd
-    os.close(fd)
-    return moved
+def _format_of(fd: int) -> int:
+    return stat.S_IFMT(os.fstat(fd).st_mode)
 
 
 def _flush() -> None:

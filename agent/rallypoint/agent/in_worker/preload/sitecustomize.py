@@ -18,8 +18,7 @@ surrogate escapes. Those of the helper are in helper/forkservers.py.
                      look     {}                        whether an imported file was changed
     to the agent     stale    {why}                     at any time; it ends then
 
-`shown` has what the imports have written to pipes and terminals, by descriptor; each worker writes
-it again.
+`shown` has what the imports have written, by descriptor; each worker writes it again.
 
 RALLYPOINT_PRELOAD_RECORD names a file instead: the names of all modules that the program imports
 are appended to it, for the forkserver of a later round.
