@@ -3,6 +3,7 @@
 A forkserver forks twice, and waits for the process in between. So the kernel hands the worker to
 the helper, its nearest subreaper, and what the helper promises of its children holds for it. The
 worker begins only when the helper knows it: it waits for a byte of its gate, and ends without one.
+Once it has begun, it waits for the end of its gate: signals that have waited are sent first.
 
 Frames to a forkserver:
     fork    {id, argv, env, cpus,       and the descriptors of stdin, stdout and stderr, of the pipe
@@ -62,7 +63,6 @@ class Fork:
             os.write(self.gate_fd, _BEGIN)
         except OSError:
             pass
-        os.close(self.gate_fd)
 
     def give_up(self) -> None:
         """Let the worker end without having begun."""

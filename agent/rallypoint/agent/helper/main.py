@@ -269,7 +269,7 @@ class Helper:
                 fork.give_up()
                 self._refuse(fork.worker_id, errno.EBUSY, os.strerror(errno.EBUSY))
             else:
-                self._note(Worker(fork.worker_id, pid, fork.exec_fd, fork.waiting))
+                self._note(Worker(fork.worker_id, pid, fork.exec_fd, fork.waiting, fork.gate_fd))
                 fork.open_gate()
 
     def _note(self, worker: Worker) -> None:
@@ -323,7 +323,9 @@ class Helper:
                 if ends_round:
                     worker.note_signal(signum)
                 signal_own(worker.pid, signum, is_alone=is_alone)
+            worker.close_gate()
             return
+        worker.close_gate()
         code, _, text = report.partition(" ")
         self._refuse(worker.worker_id, int(code), text)
         del self._workers[worker.worker_id], self._by_pid[worker.pid]  # reaped like an orphan

@@ -23,22 +23,32 @@ class Worker:
         worker_id: the agent's number for it.
         pid: the child, which is also its process group and session.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
+        gate_fd: write end of the gate of a child that is forked by a forkserver; -1: it has none.
         waiting: signals that arrived before exec, when the child could still lose them, each with
             whether it is for the child alone, and whether it ends the round of the child.
         signalled_ns: monotonic time of the first signal that ends its round; None: none yet.
         was_killed: such a signal was SIGKILL.
     """
 
-    __slots__ = ("exec_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
+    __slots__ = ("exec_fd", "gate_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
 
-    def __init__(self, worker_id: int, pid: int, exec_fd: int, waiting: Waiting = ()) -> None:
+    def __init__(
+        self, worker_id: int, pid: int, exec_fd: int, waiting: Waiting = (), gate_fd: int = -1
+    ) -> None:
         """Take a child that was just forked."""
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
+        self.gate_fd = gate_fd
         self.waiting = list(waiting)
         self.signalled_ns: int | None = None
         self.was_killed = False
+
+    def close_gate(self) -> None:
+        """Let it go on: no signal waits for it any more."""
+        if self.gate_fd >= 0:
+            os.close(self.gate_fd)
+            self.gate_fd = -1
 
     def note_signal(self, signum: int) -> None:
         """Note that a signal that ends its round is sent now."""

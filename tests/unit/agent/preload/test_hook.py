@@ -72,8 +72,14 @@ class Fork:
             os.close(self.fds.pop())
 
     def begin(self) -> None:
-        """Let it begin."""
+        """Let it begin, and go on once it has."""
         os.write(self.gate, b"1")
+        self.close_gate()
+
+    def close_gate(self) -> None:
+        """Let it go on."""
+        os.close(self.gate)
+        self.gate = os.open(os.devnull, os.O_WRONLY)
 
     def read_report(self) -> str:
         """Return what it reports once it has begun, or cannot."""
@@ -302,8 +308,7 @@ def test_worker_waits_until_its_helper_knows_it(hook: Hook) -> None:
     hook.serve()
     fork = hook.begin_fork()
     pid = hook.receive_pid()
-    os.close(fork.gate)
-    fork.gate = os.open(os.devnull, os.O_WRONLY)
+    fork.close_gate()
 
     assert hook.await_exit(pid) == 1
     assert hook.printed.read_text() == ""
@@ -317,6 +322,21 @@ def test_worker_of_a_dead_helper_does_not_run(hook: Hook) -> None:
     fork.begin()
 
     assert hook.await_exit(pid) == 1
+    assert hook.printed.read_text() == ""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_has_waited_ends_a_worker(hook: Hook, signum: int) -> None:
+    """The start of the program, after which CPython handles interrupts, waits for the helper."""
+    hook.serve()
+    fork = hook.begin_fork()
+    pid = hook.receive_pid()
+    os.write(fork.gate, b"1")
+    assert fork.read_report() == ""
+    os.kill(pid, signum)
+    fork.close_gate()
+
+    assert hook.await_exit(pid) == -signum
     assert hook.printed.read_text() == ""
 
 

@@ -99,13 +99,28 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
     os.setsid()
     if os.read(gate_fd, 1) != b"1":
         os._exit(1)
-    os.close(gate_fd)
     ctypes = _import("ctypes")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the helper died before prctl
         os._exit(1)
     if cpus:
         _bind(cpus)
+
+
+def report_start(report_fd: int, gate_fd: int) -> None:
+    """Tell the helper that this worker has begun, and wait until it has sent what has waited.
+
+    An interrupt would raise KeyboardInterrupt in the middle of CPython's start, which goes on after
+    some exceptions. It ends this process instead, as it ends a process that was just started.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.close(report_fd)
+    os.read(gate_fd, 1)
+    os.close(gate_fd)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _bind(cpus: list[int]) -> None:

@@ -267,7 +267,7 @@ class Forkserver:
             code = getattr(error, "errno", None) or 22
             os.write(report_fd, f"{code} {type(error).__name__}: {error}".encode()[:4096])
             os._exit(127)
-        os.close(report_fd)
+        rallypoint_child.report_start(report_fd, gate_fd)
 
     def _end(self, why: str, code: int = 0) -> NoReturn:
         """Tell the agent why this forkserver cannot be used, and end."""
