@@ -167,7 +167,12 @@ def _preload(settings: Settings) -> tuple[Preload, Shape, RunOrder] | None:
     if settings.preload is None:
         return None
     # For functions it is the program's own: the agent runs in its process.
-    shape = settings.launch.shape(sys.path[0])
+    try:
+        shape = settings.launch.shape(sys.path[0])
+    except FileNotFoundError:
+        why, then = "the working directory was removed", "every worker imports by itself"
+        log.warning("preload_given_up", why=why, then=then)
+        return None
     return settings.preload, shape, without_round(settings.workers, settings.role)
 
 

@@ -1,6 +1,7 @@
 """Forkservers that must not be used, or not be made: the round starts as it would without them."""
 
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -154,3 +155,17 @@ def test_user_who_asks_for_no_python_gets_no_forkserver(world: World) -> None:
 
     assert agent.wait() == 2
     assert "--preload: only Python imports modules; leave out --no-python" in agent.stderr()
+
+
+@pytest.mark.parametrize("script", [("../near.py",), ("-m", "json.tool", "--help")])
+def test_removed_working_directory(world: World, script: tuple[str, ...]) -> None:
+    """Workers start there as they would without a forkserver."""
+    (world.folder / "near.py").write_text("")
+    ends = []
+    for flags in ((), ("--preload=json",)):
+        line = shlex.join(world.standalone(*flags, script=script))
+        done = world.run("sh", "-c", f"mkdir gone; cd gone; rmdir ../gone; exec {line}")
+        ends.append((done.returncode, "agent_failed" in done.stderr))
+
+    assert ends[0] == ends[1]
+    assert "preload_given_up" in done.stderr
