@@ -12,7 +12,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
@@ -60,8 +60,22 @@ RECORD_BYTES_MAX = 1 << 20
 _THEN_COLD = "every worker imports by itself"
 
 
+LEFT_OUT_MAX = 5
+"""Packages and calls that are left out; each costs another import of the others."""
+
+
 class CannotPreload(Exception):
-    """No forkserver can work with this interpreter or these modules; the text says why."""
+    """No forkserver can work with this interpreter or these modules; the text says why.
+
+    Attributes:
+        culprit: the module or call without which it may; empty: it is not known.
+    """
+
+    def __init__(self, why: str, culprit: str = "") -> None:
+        """Carry the reason."""
+        super().__init__(f"{culprit} {why}" if culprit else why)
+        self.why = why
+        self.culprit = culprit
 
 
 class Preloader:
@@ -112,6 +126,8 @@ class Preloader:
         """File with the modules that a cold worker has looked for."""
         self._failed: set[str] = set()
         """Modules that could not be imported."""
+        self._left_out: set[str] = set()
+        """Packages and calls with which no forkserver can be made."""
         self._failures = 0
         self._making: asyncio.Task[None] | None = None
         self._servers: dict[int, Forkserver] = {}
@@ -154,7 +170,11 @@ class Preloader:
             try:
                 await self._try()
             except CannotPreload as error:
-                self._give_up(str(error))
+                if self._leave_out(error.culprit):
+                    then = "the others are preloaded"
+                    log.warning("preload_left_out", name=error.culprit, why=error.why, then=then)
+                else:
+                    self._give_up(str(error))
             except WorkerHostError:
                 return  # the helper is lost; `begin` follows once it was replaced
             except (OSError, ValueError) as error:
@@ -168,6 +188,18 @@ class Preloader:
         if self._failures >= FAILURES_MAX:
             self._give_up(f"it failed {FAILURES_MAX} times in a row: {why}")
         return not self._is_given_up
+
+    def _leave_out(self, culprit: str) -> bool:
+        """Leave out a call, or the package of a module; return whether there are others."""
+        self._left_out.add(culprit if ":" in culprit else culprit.partition(".")[0])
+        has_others = self._preload.is_auto or self._kept(self._preload.modules)
+        return bool(culprit and has_others) and len(self._left_out) <= LEFT_OUT_MAX
+
+    def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the modules or calls that are not left out."""
+        gone = self._left_out
+        kept = (one for one in names if one not in gone)
+        return tuple(one for one in kept if one.partition(":")[0].partition(".")[0] not in gone)
 
     def _give_up(self, why: str) -> None:
         self._is_given_up = True
@@ -203,7 +235,7 @@ class Preloader:
         finally:
             if self._ready is not server:
                 self._end(server)
-        names = ",".join(self._preload.modules) or "auto"
+        names = ",".join(self._kept(self._preload.modules)) or "auto"
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
     def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
@@ -241,20 +273,21 @@ class Preloader:
     async def _import(self, server: Forkserver, request: SpawnRequest) -> None:
         modules = await self._find_modules()
         program = request.argv[self._shape.flags_end :]
-        ready = await server.prepare(modules, self._preload.calls, self._shape.path, program)
+        calls = self._kept(self._preload.calls)
+        ready = await server.prepare(modules, calls, self._shape.path, program)
         if ready.get("type") == "stale":
             raise OSError(str(ready.get("why")))
         if ready.get("refusal"):
-            raise CannotPreload(str(ready["refusal"]))
+            raise CannotPreload(str(ready["refusal"]), str(ready.get("culprit", "")))
         for failure in ready.get("failed", ()):
             self._note_failure(str(failure["name"]), str(failure["error"]))
         await server.serve()
 
     async def _find_modules(self) -> tuple[str, ...]:
         if not self._preload.is_auto:
-            return self._preload.modules
+            return self._kept(self._preload.modules)
         names = await self._files.run("reading a record", lambda: _read_names(self._record))
-        return importable(names, self._failed, self._shape.module)
+        return self._kept(importable(names, self._failed, self._shape.module))
 
     def _note_failure(self, name: str, error: str) -> None:
         if name not in self._failed and not self._preload.is_auto:

@@ -368,3 +368,29 @@ async def test_auto_imports_what_a_cold_worker_has_recorded(
 
     assert [one["modules"] for one in table.host.prepared] == [["json", "gone"], ["json"]]
     assert "preload_import_failed" not in [line["event"] for line in logs]
+
+
+async def test_what_cannot_be_preloaded_is_left_out(table: Table) -> None:
+    """The package that an import belongs to, with what is called in it; the others are imported."""
+    table.make(Preload(modules=("json", "light.sub", "light"), calls=("light:begin", "json:loads")))
+    refused = {**READY, "refusal": "has read RANK", "culprit": "light.sub"}
+    table.host.replies = [refused, {**refused, "culprit": "json:loads"}]
+    with capture_logs() as logs:
+        await table.begin()
+
+    asked = [(one["modules"], one["calls"]) for one in table.host.prepared]
+    assert asked[1:] == [(["json"], ["json:loads"]), (["json"], [])]
+    assert [line["event"] for line in logs] == ["preload_left_out"] * 2 + ["preloaded"]
+    assert (logs[0]["name"], logs[0]["why"]) == ("light.sub", "has read RANK")
+    assert table.fork() < 0
+
+
+async def test_nothing_else_is_left_to_preload(table: Table) -> None:
+    """Then every worker starts cold."""
+    table.host.replies = [{**READY, "refusal": "has read RANK", "culprit": "json"}]
+    with capture_logs() as logs:
+        await table.begin()
+
+    assert [line["event"] for line in logs] == ["preload_given_up"]
+    assert logs[0]["why"] == "json has read RANK"
+    assert table.choose() == table.request

@@ -62,11 +62,14 @@ class Reads:
         environ: Any = os.environ
         environ.__class__ = Noting
 
-    def end(self) -> str:
-        """Stop; return why this forkserver must not be used, or ""."""
+    def find(self) -> str:
+        """Return what the latest import has done, or ""."""
+        return f"has read {self._noted[0]}" if self._noted else ""
+
+    def end(self) -> None:
+        """Stop."""
         environ: Any = os.environ
         environ.__class__ = self._kind
-        return f"an import has read {self._noted[0]}" if self._noted else ""
 
 
 def find_folder() -> str:

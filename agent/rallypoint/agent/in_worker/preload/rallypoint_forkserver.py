@@ -172,7 +172,7 @@ class Forkserver:
         reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
-        refusal = ""
+        refusal = culprit = ""
         pid = os.getpid()
         for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
             try:
@@ -184,14 +184,14 @@ class Forkserver:
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
             if os.getpid() != pid:  # the process that it has forked returns from the import, too
                 self._end("an import forks a process that continues with the program")
-            refusal = rallypoint_checks.find_hindrance()
+            refusal = reads.find() or rallypoint_checks.find_hindrance()
             if refusal:
-                refusal = name + " " + refusal
+                culprit = name
                 break
+        reads.end()
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
         refusal = refusal or rallypoint_checks.find_refusal(opened, streams, folder)
-        refusal = reads.end() or refusal
         self._files = rallypoint_checks.list_files(opened)
         self._child_handler = rallypoint_child.take_child_handler()
         refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
@@ -201,6 +201,7 @@ class Forkserver:
             failed=failed,
             took_ms=(time.monotonic_ns() - began_ns) // 1_000_000,
             refusal=refusal,
+            culprit=culprit,
         )
 
     def _look(

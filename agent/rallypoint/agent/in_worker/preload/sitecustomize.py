@@ -13,7 +13,7 @@ surrogate escapes. Those of the helper are in helper/forkservers.py.
     to the agent     hello    {python}
     from the agent   prepare  {modules, calls, path,    import, with `path` first on sys.path;
                                program}                 the command line ends with `program`
-    to the agent     ready    {failed: [{name, error}], took_ms, refusal}
+    to the agent     ready    {failed: [{name, error}], took_ms, refusal, culprit}
     from the agent   serve    {shown}                   fork from now on, for the helper
                      look     {}                        whether an imported file was changed
     to the agent     stale    {why}                     at any time; it ends then
