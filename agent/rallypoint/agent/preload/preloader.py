@@ -130,6 +130,8 @@ class Preloader:
         """Packages and calls with which no forkserver can be made."""
         self._failures = 0
         self._making: asyncio.Task[None] | None = None
+        self._is_slow = False
+        """A round has waited for it in vain; it may hang, and no other round waits."""
         self._servers: dict[int, Forkserver] = {}
         """All that have not ended, by id."""
         self._ready: Forkserver | None = None
@@ -146,6 +148,7 @@ class Preloader:
         """Make a forkserver, unless there is one or there cannot be."""
         is_known = not self._preload.is_auto or self._record
         if is_known and not (self._is_given_up or self._ready or self._is_making):
+            self._is_slow = False
             self._making = self._tasks.create_task(self._make())
 
     @property
@@ -155,13 +158,14 @@ class Preloader:
     @property
     def is_importing(self) -> bool:
         """True while workers had better wait."""
-        return self._is_making
+        return self._is_making and not self._is_slow
 
     async def wait(self) -> None:
         """Wait until it can fork, or cannot be made, or workers had better import by themselves."""
         if self._making is not None:
             _, awaited = await asyncio.wait((self._making,), timeout=WAIT_LIMIT_S)
             if awaited:
+                self._is_slow = True
                 why, then = f"the import takes longer than {WAIT_LIMIT_S:g} s", _THEN_COLD
                 log.warning("preload_not_awaited", why=why, then=then)
 

@@ -150,13 +150,14 @@ async def test_round_waits_while_it_imports(table: Table) -> None:
 
 
 async def test_round_does_not_wait_long(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator breaks up a round that does not start. The next one finds the forkserver."""
+    """A coordinator breaks up a round that does not start. Later ones do not wait at all."""
     monkeypatch.setattr(module, "WAIT_LIMIT_S", 0.0)
     table.host.may_import.clear()
     with capture_logs() as logs:
         await table.begin()
 
     assert [line["event"] for line in logs] == ["preload_not_awaited"]
+    assert not table.preloader.is_importing
     assert table.choose() == table.request
     table.host.may_import.set()
     monkeypatch.setattr(module, "WAIT_LIMIT_S", LIMIT_S)
