@@ -45,7 +45,7 @@ class Worker:
         self.was_killed = False
 
     def close_gate(self) -> None:
-        """Let it go on: no signal waits for it any more."""
+        """Let its program begin: no signal waits any more."""
         if self.gate_fd >= 0:
             os.close(self.gate_fd)
             self.gate_fd = -1

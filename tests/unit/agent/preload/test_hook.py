@@ -72,12 +72,12 @@ class Fork:
             os.close(self.fds.pop())
 
     def begin(self) -> None:
-        """Let it begin, and go on once it has."""
+        """Let it begin, and continue once it has."""
         os.write(self.gate, b"1")
         self.close_gate()
 
     def close_gate(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         os.close(self.gate)
         self.gate = os.open(os.devnull, os.O_WRONLY)
 

@@ -110,8 +110,8 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
 def report_start(report_fd: int, gate_fd: int) -> None:
     """Tell the helper that this worker has begun, and wait until it has sent what has waited.
 
-    An interrupt would raise KeyboardInterrupt in the middle of CPython's start, which goes on after
-    some exceptions. It ends this process instead, as it ends a process that was just started.
+    An interrupt would raise KeyboardInterrupt in the middle of CPython's start, which continues
+    after some exceptions. It ends this process instead, as it ends one that was just started.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
