@@ -7,6 +7,8 @@ import os
 from support.oddities.case import Case
 
 TORCH = ("torch", "numpy")
+TRACKER = "multiprocessing.resource_tracker"
+"""It may be told of a semaphore's end too late, and warns then."""
 LOADER = """
 import torch, sys
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -28,6 +30,7 @@ CASES = (
             f"framework-loader-{method}",
             LOADER.replace("METHOD", repr(method)),
             args=("a", "b"),
+            env={"PYTHONWARNINGS": f"ignore::UserWarning:{TRACKER}"},
             preload=TORCH,
             says=r"\[25, 0, 3\]",
         )
