@@ -8,7 +8,7 @@ from support.oddities.case import Case
 
 TORCH = ("torch", "numpy")
 TRACKER = "multiprocessing.resource_tracker"
-"""It may be told of a semaphore's end too late, and warns then."""
+"""It warns on a busy machine, when it hears of the end of a semaphore too late."""
 LOADER = """
 import torch, sys
 from torch.utils.data import DataLoader, Dataset, get_worker_info
