@@ -214,41 +214,31 @@ async def test_what_is_no_leftover_is_left_alone(dead_mark: str, kind: str) -> N
     assert (was_swept, status) == (False, None)
 
 
-def test_agent_started_from_a_leftover_does_not_kill_itself() -> None:
-    """An agent that inherited a dead agent's mark spares itself, its ancestors and its helper."""
+def test_agent_started_from_a_leftover_does_not_kill_itself(dead_mark: str) -> None:
+    """An agent that inherited a dead agent's mark spares itself, its ancestors and its helper.
+
+    The mark is of a place that only this agent's helper takes for its own. Agents of tests beside
+    this one would kill it, with good reason.
+    """
     code = textwrap.dedent("""
-        import asyncio, sys
+        import asyncio
+        from rallypoint.agent.helper import processes
         from rallypoint.agent.helper.host import WorkerHost
+        begin, call, end = processes._PROGRAM.partition("main(*")
+        begin += "from rallypoint.agent.helper import leftovers; "
+        begin += "leftovers._compute_place = lambda: '1:ours'; "
+        processes._PROGRAM = begin + call + end
         async def main():
             host = WorkerHost.launch()
             host.attach(print)
             await host.close()
-        print("ready", flush=True)
-        sys.stdin.readline()
         asyncio.run(main())
     """)
-    codes = []
-    # Another agent on this machine, of a test beside this one, sweeps it with good reason; so its
-    # mark is a living agent's until it begins, and then it has a few attempts.
-    for _ in range(ATTEMPTS):
-        elder = subprocess.Popen(
-            [sys.executable, "-c", PRINT_MARK], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert elder.stdout is not None
-        environ = {**os.environ, AGENT_MARK_ENV: elder.stdout.readline().decode().strip()}
-        with subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as agent:
-            assert agent.stdout is not None
-            assert agent.stdout.readline() == b"ready\n"
-            elder.communicate(timeout=DEADLINE_S)
-            agent.communicate(timeout=DEADLINE_S)
-        codes.append(agent.returncode)
-        if codes[-1] == 0:
-            break
+    mark = ":".join((*dead_mark.split(":")[:-2], "1", "ours"))
+    with start_marked(mark) as leftover:
+        command = [sys.executable, "-c", code]
+        environ = {**os.environ, AGENT_MARK_ENV: mark}
+        agent = subprocess.run(command, env=environ, timeout=DEADLINE_S, check=False)
 
-    assert codes[-1] == 0, codes
-    assert set(codes) <= {0, -signal.SIGKILL}
+        assert leftover.wait(DEADLINE_S) == -signal.SIGKILL  # its helper looks for such marks
+    assert agent.returncode == 0
