@@ -51,7 +51,7 @@ HYGIENE := tests/unit/repo
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
-test: $(STAMP) ## run the unit tests, some seeds, and a third of what starts processes
+test: $(STAMP) ## run the unit tests, some seeds, and a quarter of what starts processes
 	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
 # Unit tests of what starts processes, or imports torch: not for test-fast.
@@ -65,7 +65,7 @@ test-fast: $(STAMP) ## run most unit tests and a few simulation seeds
 		tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
-test-long: $(STAMP) ## run the other two thirds, and the long tests: torchrun itself, more seeds, the soak
+test-long: $(STAMP) ## run another half of it, and the long tests: torchrun itself, more seeds, the soak
 	$(PYTEST_TWICE) --budget 700 -m "long and not nightly" $(ARGS)
 
 .PHONY: test-all

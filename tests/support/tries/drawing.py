@@ -1,7 +1,8 @@
-"""Which of the tests that take long a run of `make test` has: a part, another one for each commit.
+"""Which of the tests that take long a command runs: each commit draws other ones.
 
-The others are marked `long`, and so is what would run last, with nothing beside it. `make test-all`
-has all of them. Tests that are named one by one run as they are marked.
+A quarter runs with `make test`, half is marked `long`, and a quarter `nightly`. What would run
+last, with nothing beside it, is long or nightly. Tests that are named one by one run as they are
+marked.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ LONG_TABLES = (
     "tests/unit/wire/test_loading.py",
 )
 """Unit tests that together take as long as thousands of others."""
-PARTS = 3
-"""One of so many of these tests is drawn."""
+SHARES = ("", "long", "long", "nightly")
+"""The marks of these tests; each has one of so many parts of them."""
 TIERS = frozenset({"long", "nightly", "records"})
 
 
-def is_drawn(nodeid: str, commit: str | None = None) -> bool:
-    """Return whether the test runs with `make test` at a commit: this one, unless it is given."""
-    return draw(f"test {nodeid}", PARTS, commit) == 0
+def draw_mark(nodeid: str, commit: str | None = None) -> str:
+    """Return the mark of a test at a commit: this one, unless it is given. `make test` has ""."""
+    return SHARES[draw(f"test {nodeid}", len(SHARES), commit)]
 
 
 @dataclass(eq=False)  # pytest keeps its plugins in sets
@@ -49,8 +50,11 @@ class Drawing:
                 continue
             starts = item.nodeid.startswith(FOLDERS) and "tmp_path" in _fixtures_of(item)
             is_in_part = starts or item.nodeid.startswith(LONG_TABLES)
-            if item.nodeid.startswith(self.last) or (is_in_part and not is_drawn(item.nodeid)):
-                item.add_marker(pytest.mark.long)
+            mark = draw_mark(item.nodeid) if is_in_part else ""
+            if item.nodeid.startswith(self.last):
+                mark = mark or "long"
+            if mark:
+                item.add_marker(getattr(pytest.mark, mark))
 
 
 def _fixtures_of(item: pytest.Item) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.tries.commit import choose_long, choose_marks, choose_seeds, draw
-from support.tries.drawing import PARTS, is_drawn
+from support.tries.drawing import SHARES, draw_mark
 
 
 def test_seeds_of_a_commit() -> None:
@@ -36,9 +36,11 @@ def test_one_part_of_a_table_is_long() -> None:
 
 
 def test_every_test_is_drawn_sometimes() -> None:
-    """One of so many each time, others for the next commit."""
-    tests = [f"tests/e2e/test_file.py::test_{number}" for number in range(200)]
-    drawn = [{one for one in tests if is_drawn(one, f"{commit}")} for commit in range(40)]
+    """Each tier has its share of the tests, other ones for the next commit."""
+    tests = [f"tests/e2e/test_file.py::test_{number}" for number in range(400)]
+    marks = [[draw_mark(one, f"{commit}") for one in tests] for commit in range(40)]
 
-    assert all(0.5 < len(one) * PARTS / len(tests) < 1.5 for one in drawn)
-    assert set().union(*drawn) == set(tests)
+    for mark in set(SHARES):
+        share = len(tests) * SHARES.count(mark) / len(SHARES)
+        assert all(0.6 < drawn.count(mark) / share < 1.4 for drawn in marks), mark
+    assert all(set(SHARES) == set(of_one) for of_one in zip(*marks, strict=True))
