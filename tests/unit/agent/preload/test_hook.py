@@ -27,7 +27,7 @@ print([random.random(), multiprocessing.current_process().authkey, noted.FILE.re
 """
 # A module of the user's that can pretend to be installed: sys.prefix is its own folder then.
 MODULE = """
-import multiprocessing, os, random, resource, sys
+import ctypes, multiprocessing, os, random, resource, sys, warnings
 FILE = open(__file__)
 def install():
     sys.prefix = os.path.dirname(__file__)
@@ -48,6 +48,11 @@ def part_ways():
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
+def begin_native_thread():
+    libc = ctypes.CDLL(None)
+    libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
+    warnings.simplefilter("always", DeprecationWarning)
+    warnings.showwarning = lambda message, *_: os.write(1, str(message).encode())
 def fork_no_more():
     def fork():
         raise OSError(11, "no")
@@ -282,6 +287,17 @@ def test_program_of_a_wrapper_does_not_wait(hook: Hook) -> None:
     assert "PYTHON_EXEC" in answer["why"]
     assert hook.process.wait(LIMIT_S) == 0
     assert hook.printed.read_text() == ""
+
+
+def test_fork_beside_threads_of_a_library_does_not_warn(hook: Hook) -> None:
+    """From Python 3.12 on it would, once for each worker, if the program wants all warnings."""
+    hook.serve("noted:begin_native_thread")
+    fork = hook.begin_fork()
+    pid = hook.receive_pid()
+    fork.begin()
+
+    assert hook.await_exit(pid) == 0
+    assert hook.printed.read_text() == "main\n"
 
 
 @pytest.mark.parametrize("part", [2, 4, 40, -1])

@@ -27,7 +27,7 @@ _NO_WARNING = ("ignore", None, DeprecationWarning, None, 0)
 def fork() -> int:
     """Fork this process, without the warning about threads.
 
-    From Python 3.12 on it warns beside threads of libraries such as OpenBLAS, which handle forks.
+    From Python 3.12 on it warns beside threads of libraries; a fork does without them.
     """
     warnings: Any = sys.modules.get("warnings")
     filters: list[Any] = getattr(warnings, "filters", [])
