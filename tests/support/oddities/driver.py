@@ -19,13 +19,7 @@ from pathlib import Path
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost
-from rallypoint.agent.preload.command import (
-    SERVES_NUMBER,
-    SOCKET_NUMBER,
-    Shape,
-    arguments_of,
-    forkserver_environment,
-)
+from rallypoint.agent.preload.command import Shape, forked_by, forkserver_environment
 from rallypoint.agent.preload.forkserver import Forkserver
 from rallypoint.agent.workers.environ import Launch, worker_command
 from support.oddities.case import HERE, Case, Outcome, normalise, script_of
@@ -217,14 +211,11 @@ class Run:
         id = self._driver._next_id()
         server = Forkserver(id, (os.isatty(out), os.isatty(err)), out)
         self.server = self._driver._servers[id] = server
-        numbers = SOCKET_NUMBER, SERVES_NUMBER
-        environment = forkserver_environment(self.request.env, INHERITED, numbers)
+        environment = forkserver_environment(self.request.env, INHERITED)
         argv = self.request.argv
         if self._case.args_before is not None:
             argv = argv[: len(argv) - self.shape.arguments] + self._case.args_before
-        server.spawn(
-            self._driver.host, self.request._replace(argv=argv, env=environment), serves=True
-        )
+        server.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
         await server.receive()
         program = argv[self.shape.flags_end :]
         ready = await server.prepare(self._case.preload, self._case.calls, self.shape.path, program)
@@ -239,10 +230,8 @@ class Run:
         if self.refusal:
             return self.refusal
         self._worker_id = self._driver._next_id()
-        words = arguments_of(self.request.argv, self.shape)
-        self._driver.host.spawn(
-            self.request._replace(worker_id=self._worker_id, argv=words, via=self.server.id)
-        )
+        request = self.request._replace(worker_id=self._worker_id)
+        self._driver.host.spawn(forked_by(self.server.id, request, self.shape))
         why = await self._driver._starts[self._worker_id]
         if not why:
             return ""
@@ -318,6 +307,7 @@ def lay_out(case: Case, here: Path) -> None:
                 path.symlink_to(text)
             case text:
                 path.write_text(text)
+                path.chmod(0o755 if text.startswith("#!") else 0o644)
 
 
 def change(case: Case, here: Path) -> None:

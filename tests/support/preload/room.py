@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rallypoint.agent.preload.command import FDS_ENV, SERVES_NUMBER
+from rallypoint.agent.helper.frames import FORKSERVER_FDS
+from rallypoint.agent.preload.command import FDS_ENV
 from support.processes.commands import Command
 from support.processes.mailbox import Worker
 from support.processes.world import OBEDIENT, World
@@ -108,7 +109,7 @@ def is_forked(pid: int) -> bool:
 
 def is_forkserver(pid: int) -> bool:
     """Return whether a process is a forkserver: its forks have not its socket to the helper."""
-    return is_forked(pid) and Path("/proc", str(pid), "fd", str(SERVES_NUMBER)).is_symlink()
+    return is_forked(pid) and Path("/proc", str(pid), "fd", str(FORKSERVER_FDS[1])).is_symlink()
 
 
 def parent_of(pid: int) -> int:

@@ -10,12 +10,14 @@ Imported by the helper: standard library only, and no module that costs memory.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it; once here, not again in every child
 
 from rallypoint.agent.helper.descendants import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
+from rallypoint.agent.helper.frames import FORKSERVER_FDS
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ def become_worker(
     """Turn this forked child into the worker; never returns.
 
     Args:
-        message: the spawn frame: argv, env, cwd, cpus, forked, passed_as, serves.
-        fds: descriptors for stdin, stdout and stderr, all above 2, and one more for each number
-            that the frame has: passed_as, then serves.
+        message: the spawn frame: argv, env, cwd, cpus, forked, serves.
+        fds: descriptors for stdin, stdout and stderr, all above 2, and for a forkserver those of
+            FORKSERVER_FDS.
         report_fd: close-on-exec pipe for "<errno> <message>" when the child cannot become it.
         helper_pid: the parent.
         start_fd: the folder in which the agent started; -1: it cannot be opened.
@@ -59,8 +61,7 @@ def become_worker(
             os._exit(1)
         _reset_signals()
         _enter(os.fsdecode(_to_bytes(message["cwd"])), start_fd)
-        more = [number for number in (message["passed_as"], message["serves"]) if number >= 0]
-        numbers = (0, 1, 2, *more)
+        numbers = (0, 1, 2, *(FORKSERVER_FDS if message["serves"] else ()))
         kept = inherited if is_forked else ()
         report_fd = _arrange_descriptors(numbers, fds, report_fd, kept)
         if file_limits is not None:
@@ -144,13 +145,11 @@ def _arrange_descriptors(
     numbers: tuple[int, ...], fds: tuple[int, ...], report_fd: int, inherited: Collection[int]
 ) -> int:
     """Give the worker its descriptors, close all others, and return the number of `report_fd`."""
-    # Received descriptors are above 2, because 0, 1 and 2 are open in the helper. Their own numbers
-    # are not needed any more once they are duplicated, so only `report_fd` may be in the way.
-    if report_fd in numbers:
-        report_fd = os.dup(report_fd)
-    for number, fd in zip(numbers, fds, strict=True):
+    above = max(numbers) + 1  # where none is in the way of another
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in (report_fd, *fds)]
+    report_fd = moved[0]
+    for number, fd in zip(numbers, moved[1:], strict=True):
         os.dup2(fd, number)
-        os.set_inheritable(number, True)  # dup2 changes nothing if it is the same number
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         if fd > 2 and fd not in numbers and fd != report_fd and fd not in inherited:

@@ -42,10 +42,8 @@ class SpawnRequest(NamedTuple):
     stdin_fd: int = 0  # the same; the caller's own unless given
     cpus: tuple[int, ...] = ()  # CPUs to bind it to before exec; empty: those of the helper
     is_forked: bool = False  # no exec: the helper's `run` gets argv, without a program
-    passed_fd: int = -1  # borrowed like stdout_fd: one more descriptor for the worker; -1: none
-    passed_as: int = -1  # its number in the worker, above 2; -1: none
-    serves: int = -1  # it is a forkserver, and finds its socket here, above 2; -1: it is none
-    via: int | None = None  # the forkserver, by worker_id, that forks it; argv follows its own
+    server_fd: int = -1  # borrowed: its socket to the agent, if it is a forkserver; -1: it is none
+    via: int | None = None  # the forkserver, by worker_id, that forks it; argv and env add to its
 
     def frame(self) -> bytes:
         """Return the frame that asks the helper for this worker.
@@ -62,8 +60,7 @@ class SpawnRequest(NamedTuple):
                 "cwd": to_wire(self.cwd and os.path.abspath(self.cwd)),
                 "cpus": self.cpus,
                 "forked": self.is_forked,
-                "passed_as": self.passed_as,
-                "serves": self.serves,
+                "serves": self.server_fd >= 0,
                 "via": self.via,
             }
         )
@@ -72,7 +69,7 @@ class SpawnRequest(NamedTuple):
     def fds(self) -> tuple[int, ...]:
         """The descriptors that travel beside the frame."""
         stdio = (self.stdin_fd, self.stdout_fd, self.stderr_fd)
-        return stdio if self.passed_as < 0 else (*stdio, self.passed_fd)
+        return stdio if self.server_fd < 0 else (*stdio, self.server_fd)
 
 
 class Spawned(NamedTuple):

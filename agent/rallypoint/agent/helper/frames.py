@@ -26,6 +26,10 @@ LENGTH_BYTES = 4
 # survivor is in uninterruptible sleep or another user's; direct children die with the helper.
 LAST_SWEEP_MS = 10_000
 
+# Where a forkserver has its sockets to the agent and to the helper: above the descriptors that a
+# program expects to be free, and below any limit that an interpreter could start with.
+FORKSERVER_FDS = (63, 62)
+
 # Signals that the helper ignores. INT and HUP come from a terminal, TERM from a scheduler, but the
 # helper ends with the agent only, and the socket reports that.
 IGNORED_SIGNALS = (

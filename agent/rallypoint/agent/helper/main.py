@@ -17,11 +17,10 @@ Rules:
     is gone: the helper kills every descendant, then ends.
 
 Frames (see frames.py) from the agent:
-    spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr, and one
-             forked, passed_as,         more if passed_as (its number in the worker) is not -1;
-             serves, via}               forked: no exec, argv is for a function; serves: it is a
-                                        forkserver, with its socket as this number (-1: it is none);
-                                        via: the id of the forkserver that forks it (null: none)
+    spawn   {id, argv, env, cwd, cpus,  and the descriptors of stdin, stdout and stderr; forked: no
+             forked, serves, via}       exec, argv is for a function; serves: it is a forkserver,
+                                        and its socket to the agent comes, too; via: the id of the
+                                        forkserver that forks it (null: none)
     signal  {ids (null: all), signal,   to the process group of each worker, or to the worker's
              alone}                     process without the processes that it has started
     sweep   {token, limit_ms}           KILL every descendant but forkservers
@@ -64,7 +63,7 @@ from rallypoint.agent.helper.descendants import (
     prctl,
     signal_group,
 )
-from rallypoint.agent.helper.forkservers import Failure, Forkservers
+from rallypoint.agent.helper.forkservers import Forkservers
 from rallypoint.agent.helper.frames import IGNORED_SIGNALS, LAST_SWEEP_MS
 from rallypoint.agent.helper.leftovers import kill_leftovers
 from rallypoint.agent.helper.worker import Worker, signal_own
@@ -136,11 +135,11 @@ class Helper:
         self._poll.register(wake_fd, select.POLLIN)
         if agent_fd >= 0:
             self._poll.register(agent_fd, select.POLLIN)
-        self._workers: dict[int, Worker] = {}  # not yet reaped, by worker id
+        self._workers: dict[int, Worker] = {}  # to be forked, or not yet reaped, by worker id
         self._by_pid: dict[int, Worker] = {}
         self._by_exec_fd: dict[int, Worker] = {}
         self._leaderless: dict[int, int] = {}  # worker id -> group whose leader was reaped
-        self._forkservers = Forkservers(self._poll)
+        self._forkservers = Forkservers(self._poll, self._settle)
         self._sweeps: dict[int, float] = {}  # token -> when to report blocked; inf: reported
         self._spares_forks_until = 0.0  # monotonic time
         self._has_children = False
@@ -150,7 +149,6 @@ class Helper:
     def serve(self) -> None:
         """Run until the agent is gone."""
         while True:
-            self._forkservers.flush()
             wants_write = self._control.flush()
             events = select.POLLIN | (select.POLLOUT if wants_write else 0)
             self._poll.modify(self._control, events)
@@ -164,7 +162,7 @@ class Helper:
                     self._finish_start(self._by_exec_fd[fd])
             # Deaths first: a request that follows from them must see the state after them.
             self._reap()
-            self._take_forks(ready)
+            self._forkservers.read(ready, self._pid)
             if self._control.fileno() in ready:
                 messages = self._control.receive()
                 if messages is None:
@@ -203,7 +201,7 @@ class Helper:
     def _handle(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "spawn":
-                fds = self._control.claim(3 if message["passed_as"] < 0 else 4)
+                fds = self._control.claim(4 if message["serves"] else 3)
                 try:
                     self._spawn(message, fds)
                 finally:
@@ -239,16 +237,16 @@ class Helper:
             return
         try:
             if message["via"] is not None:
-                self._forkservers.ask(message, fds, self._pid)
-            elif message["serves"] >= 0:
+                self._workers[worker_id] = self._forkservers.ask(message, fds, self._pid)
+            elif message["serves"]:
                 self._start_forkserver(message, fds)
             else:
                 self._note(Worker(worker_id, *self._fork(message, fds)))
         except OSError as error:
-            self._refuse(worker_id, error.errno or errno.EAGAIN, str(error))
+            self._refuse_for(worker_id, error)
 
     def _start_forkserver(self, message: dict[str, Any], fds: tuple[int, ...]) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 pid, exec_fd = self._fork(message, (*fds, theirs.fileno()))
@@ -258,19 +256,18 @@ class Helper:
                 raise
         self._note(Worker(message["id"], pid, exec_fd))
 
-    def _take_forks(self, ready: list[int]) -> None:
-        """Note the workers that forkservers have forked, and let them begin."""
-        for found in self._forkservers.read(ready, self._pid):
-            if isinstance(found, Failure):
-                self._refuse(found.worker_id, found.errno, found.message)
-                continue
-            fork, pid = found
-            if self._sweeps or self._is_past_fence():
-                fork.give_up()
-                self._refuse(fork.worker_id, errno.EBUSY, os.strerror(errno.EBUSY))
-            else:
-                self._note(Worker(fork.worker_id, pid, fork.exec_fd, fork.waiting, fork.gate_fd))
-                fork.open_gate()
+    def _settle(self, worker: Worker, outcome: int | OSError) -> None:
+        """Let a worker begin that a forkserver has forked, or tell why there is none."""
+        if isinstance(outcome, int) and (self._sweeps or self._is_past_fence()):
+            outcome = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        if isinstance(outcome, OSError):
+            worker.give_up()
+            del self._workers[worker.worker_id]
+            self._refuse_for(worker.worker_id, outcome)
+        else:
+            worker.pid = outcome
+            self._note(worker)
+            worker.open_gate()
 
     def _note(self, worker: Worker) -> None:
         self._workers[worker.worker_id] = self._by_pid[worker.pid] = worker
@@ -301,7 +298,7 @@ class Helper:
         return pid, exec_fd
 
     def _find_refusal(self, worker_id: int) -> int:
-        if worker_id in self._workers or self._forkservers.find_fork(worker_id):
+        if worker_id in self._workers:
             return errno.EEXIST
         if self._sweeps or self._is_past_fence():  # it would be killed
             return errno.EBUSY
@@ -309,6 +306,9 @@ class Helper:
 
     def _refuse(self, worker_id: int, code: int, message: str) -> None:
         self._control.send("spawn_failed", id=worker_id, errno=code, message=message)
+
+    def _refuse_for(self, worker_id: int, error: OSError) -> None:
+        self._refuse(worker_id, error.errno or errno.EAGAIN, error.strerror or str(error))
 
     def _finish_start(self, worker: Worker) -> None:
         """Answer a spawn: its pipe was closed by exec, or holds the reason why exec failed."""
@@ -332,20 +332,15 @@ class Helper:
 
     def _list_workers(self) -> list[int]:
         """Return all that may live, without the forkservers."""
-        servers = self._forkservers
-        started = (one for one in self._workers if one not in servers)
-        return [*started, *servers.list_forking(), *self._leaderless]
+        return [*(one for one in self._workers if one not in self._forkservers), *self._leaderless]
 
     def _signal(self, worker_id: int, signum: int, is_alone: bool, ends_round: bool) -> None:
         worker = self._workers.get(worker_id)
-        fork = self._forkservers.find_fork(worker_id)
-        if fork is not None:
-            fork.note_waiting(signum, is_alone, ends_round)
-        elif worker is None:
+        if worker is None:
             group = None if is_alone else self._leaderless.get(worker_id)
             if group is not None and not signal_group(self._pid, group, signum):
                 del self._leaderless[worker_id]  # empty: another group may get its number
-        elif worker.exec_fd == -1 or signum == signal.SIGKILL:
+        elif worker.pid and (worker.exec_fd == -1 or signum == signal.SIGKILL):
             if ends_round:
                 worker.note_signal(signum)
             signal_own(worker.pid, signum, is_alone=is_alone)
@@ -368,8 +363,7 @@ class Helper:
                 self._finish_start(worker)
             if self._by_pid.pop(pid, None) and worker:
                 del self._workers[worker.worker_id]
-                for failure in self._forkservers.remove(worker.worker_id):
-                    self._refuse(failure.worker_id, failure.errno, failure.message)
+                self._forkservers.remove(worker.worker_id)
                 self._control.send(
                     "exited",
                     id=worker.worker_id,

@@ -9,19 +9,14 @@ import os
 import signal
 import time
 
-TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Waiting = Sequence[tuple[int, bool, bool]]
-
 
 class Worker:
     """One spawned child.
 
     Attributes:
         worker_id: the agent's number for it.
-        pid: the child, which is also its process group and session.
+        pid: the child, which is also its process group and session; 0: no forkserver has forked it
+            yet.
         exec_fd: read end of the pipe that closes when the child has exec'ed; -1 from then on.
         gate_fd: write end of the gate of a child that is forked by a forkserver; -1: it has none.
         waiting: signals that arrived before exec, when the child could still lose them, each with
@@ -32,17 +27,27 @@ class Worker:
 
     __slots__ = ("exec_fd", "gate_fd", "pid", "signalled_ns", "waiting", "was_killed", "worker_id")
 
-    def __init__(
-        self, worker_id: int, pid: int, exec_fd: int, waiting: Waiting = (), gate_fd: int = -1
-    ) -> None:
-        """Take a child that was just forked."""
+    def __init__(self, worker_id: int, pid: int, exec_fd: int, gate_fd: int = -1) -> None:
+        """Take a child that was just forked, or will be."""
         self.worker_id = worker_id
         self.pid = pid
         self.exec_fd = exec_fd
         self.gate_fd = gate_fd
-        self.waiting = list(waiting)
+        self.waiting: list[tuple[int, bool, bool]] = []
         self.signalled_ns: int | None = None
         self.was_killed = False
+
+    def open_gate(self) -> None:
+        """Let it begin; if it has ended, its exit tells that."""
+        try:
+            os.write(self.gate_fd, b"1")
+        except OSError:
+            pass
+
+    def give_up(self) -> None:
+        """Let it end without having begun."""
+        os.close(self.exec_fd)
+        self.close_gate()
 
     def close_gate(self) -> None:
         """Let its program begin: no signal waits any more."""

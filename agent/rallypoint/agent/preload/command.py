@@ -11,35 +11,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from rallypoint.agent.helper.events import SpawnRequest
+from rallypoint.agent.helper.frames import FORKSERVER_FDS
 from rallypoint.agent.in_worker import PRELOAD
-from rallypoint.agent.torchelastic.variables import SERVER_ENV
+from rallypoint.agent.in_worker.preload.rallypoint_checks import is_of_round
 
 FDS_ENV = "RALLYPOINT_PRELOAD_FDS"
 RECORD_ENV = "RALLYPOINT_PRELOAD_RECORD"
 PYTHONPATH_ENV = "RALLYPOINT_PRELOAD_PYTHONPATH"
-SOCKET_NUMBER = 63
-"""The descriptor of the socket to the agent: above those that a program expects to be free, and
-below any limit that an interpreter could start with."""
-SERVES_NUMBER = 62
-"""The descriptor of the socket to the helper."""
 NAMES_MAX = 20_000
 """Modules that are preloaded at most; a program with torch and transformers has 3,000."""
 OWN_PREFIX = "RALLYPOINT_"
 
-_OF_ROUND = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-        *("MASTER_ADDR", "MASTER_PORT", SERVER_ENV),
-    )
-)
-_PREFIXES_OF_ROUND = ("TORCHELASTIC_", OWN_PREFIX)
-_OF_WORKER = frozenset(("CUDA_VISIBLE_DEVICES",))
+_OF_WORKER = "CUDA_VISIBLE_DEVICES"
 """With --virtual-local-rank, each worker of a node has its own value. CUDA reads it when it is
 initialized, which no import has done."""
-_WHILE_IMPORTING = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""With it, `torch.cuda.is_available()` in an import does not initialize CUDA, which no fork could
-use. A worker has its own value, or none."""
 _PROBE = "import sys; sys.exit(0)"
 _NEVER_IMPORTED = frozenset(("__main__", "__mp_main__", "sitecustomize", "usercustomize"))
 
@@ -68,13 +53,8 @@ class Shape(Struct, frozen=True):
     """The module that runs as the main program; empty: it is no module."""
 
 
-def is_of_round(name: str) -> bool:
-    """Return whether an environment variable may have another value in each round."""
-    return name in _OF_ROUND or name.startswith(_PREFIXES_OF_ROUND)
-
-
 def forkserver_environment(
-    worker: Mapping[str, str], inherited: Mapping[str, str], numbers: Sequence[int]
+    worker: Mapping[str, str], inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a forkserver.
 
@@ -82,14 +62,13 @@ def forkserver_environment(
         worker: the environment of a worker, in any round.
         inherited: what all workers inherit. It holds the mark by which a later agent finds what
             this one has left.
-        numbers: the descriptors of its sockets.
     """
     environment = {
         name: value
         for name, value in worker.items()
         if not is_of_round(name) or (name.startswith(OWN_PREFIX) and inherited.get(name) == value)
     }
-    return with_hook(environment | _WHILE_IMPORTING, FDS_ENV, ",".join(map(str, numbers)))
+    return with_hook(environment, FDS_ENV, ",".join(map(str, FORKSERVER_FDS)))
 
 
 def with_hook(environment: Mapping[str, str], name: str, value: str) -> dict[str, str]:
@@ -113,29 +92,26 @@ def find_difference(server: SpawnRequest, worker: SpawnRequest, shape: Shape) ->
         worker: what the worker would be started with.
         shape: of both command lines.
     """
-    if _without_arguments(server.argv, shape) != _without_arguments(worker.argv, shape):
-        return "its command line differs"
-    if len(server.argv) != len(worker.argv):
+    end = len(worker.argv) - shape.arguments
+    if len(server.argv) != len(worker.argv) or server.argv[:end] != worker.argv[:end]:
         return "its command line differs"
     if not worker.cwd or os.path.abspath(server.cwd) != os.path.abspath(worker.cwd):
         return "its working directory differs"
-    wanted = with_hook({**worker.env, **_WHILE_IMPORTING}, FDS_ENV, "")
-    differing = _differing(server.env, wanted)
+    has, wants = server.env, with_hook(worker.env, FDS_ENV, "")
+    names = (name for name in sorted(has.keys() | wants.keys()) if not _may_differ(name))
+    differing = [name for name in names if has.get(name) != wants.get(name)]
     return f"its environment differs: {', '.join(differing[:3])}" if differing else ""
 
 
-def _without_arguments(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
-    return tuple(argv[: len(argv) - shape.arguments])
+def forked_by(server: int, worker: SpawnRequest, shape: Shape) -> SpawnRequest:
+    """Return the request of a worker that a forkserver forks: what is different there."""
+    argv = worker.argv[len(worker.argv) - shape.arguments :]
+    env = {name: value for name, value in worker.env.items() if _may_differ(name)}
+    return worker._replace(argv=argv, env=env, via=server)
 
 
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    names = sorted((one.keys() | other.keys()) - _OF_WORKER)
-    return [name for name in names if one.get(name) != other.get(name) and not is_of_round(name)]
-
-
-def arguments_of(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
-    """Return what follows the script in a worker's command line."""
-    return tuple(argv[len(argv) - shape.arguments :])
+def _may_differ(name: str) -> bool:
+    return is_of_round(name) or name == _OF_WORKER
 
 
 def importable(

@@ -18,7 +18,6 @@ from rallypoint.agent.helper.events import Exited, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode, to_wire
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.streams import open_terminal
-from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER
 from rallypoint.base.signal_names import find_signal_name
 
 KEPT_BYTES = 64 * 1024
@@ -26,7 +25,6 @@ KEPT_BYTES = 64 * 1024
 _READS_MAX = 64
 """How often the last of it is read: a terminal gives 4 KiB or less at a time."""
 _READ_BYTES = 64 * 1024
-_LOOK = encode({"type": "look"})
 
 
 class Hangup(Exception):
@@ -98,13 +96,12 @@ class Forkserver:
         self._kept[at].extend(data[: KEPT_BYTES - len(self._kept[at])])
         return bool(data)
 
-    def spawn(self, host: WorkerHost, request: SpawnRequest, *, serves: bool) -> None:
+    def spawn(self, host: WorkerHost, request: SpawnRequest) -> None:
         """Ask the helper for the process.
 
         Args:
             host: the helper.
             request: its command line, environment and folder.
-            serves: it forks workers for the helper.
 
         Raises:
             WorkerHostError: the helper takes no request.
@@ -117,9 +114,7 @@ class Forkserver:
                 stdin_fd=null,
                 stdout_fd=self._fds[0],
                 stderr_fd=self._fds[1],
-                passed_fd=self._theirs.fileno(),
-                passed_as=SOCKET_NUMBER,
-                serves=SERVES_NUMBER if serves else -1,
+                server_fd=self._theirs.fileno(),
                 cpus=(),
             )
             host.spawn(self.request)
@@ -214,7 +209,7 @@ class Forkserver:
     def look(self) -> None:
         """Let it look whether a file that it has imported was changed; if so, it ends."""
         with suppress(OSError):  # it has ended, or does not read
-            self._socket.send(_LOOK, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._socket.send(b"?", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
     def find_why(self) -> str:
         """Return why it has ended by itself, as far as it has told."""

@@ -19,12 +19,10 @@ from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFail
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
 from rallypoint.agent.preload.command import (
     RECORD_ENV,
-    SERVES_NUMBER,
-    SOCKET_NUMBER,
     Preload,
     Shape,
-    arguments_of,
     find_difference,
+    forked_by,
     forkserver_environment,
     importable,
     probe_command,
@@ -220,7 +218,7 @@ class Preloader:
         request = self._sample()
         if not self._has_probed:
             await self._probe(request)
-        server = self._spawn(request, serves=True)
+        server = self._spawn(request)
         try:
             async with asyncio.timeout(HELLO_LIMIT_S):
                 await server.receive()
@@ -242,13 +240,12 @@ class Preloader:
         names = ",".join(self._kept(self._preload.modules)) or "auto"
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
-    def _spawn(self, request: SpawnRequest, *, serves: bool) -> Forkserver:
+    def _spawn(self, request: SpawnRequest) -> Forkserver:
         terminals = self._terminals or self._guess()
-        numbers = (SOCKET_NUMBER, SERVES_NUMBER) if serves else (SOCKET_NUMBER,)
-        environment = forkserver_environment(request.env, self._inherited, numbers)
+        environment = forkserver_environment(request.env, self._inherited)
         server = Forkserver(next(self._ids), terminals, self._terminal_fd)
         try:
-            server.spawn(self._host(), request._replace(env=environment), serves=serves)
+            server.spawn(self._host(), request._replace(env=environment))
         except BaseException:
             server.close()
             raise
@@ -259,7 +256,7 @@ class Preloader:
         """Find out whether the interpreter runs our hook; it would run the script without it."""
         python = request.argv[0]
         argv = probe_command(request.argv, self._shape)
-        server = self._spawn(request._replace(argv=argv), serves=False)
+        server = self._spawn(request._replace(argv=argv))
         try:
             async with asyncio.timeout(HELLO_LIMIT_S):
                 await server.receive()
@@ -334,8 +331,7 @@ class Preloader:
             log.info("worker_not_forked", why=why, then="it imports by itself")
             return self._recorded(request, record)
         self._keep(request)
-        argv = arguments_of(request.argv, self._shape)
-        return request._replace(via=self._ready.id, argv=argv)
+        return forked_by(self._ready.id, request, self._shape)
 
     def _recorded(self, request: SpawnRequest, record: str) -> SpawnRequest:
         if not record:

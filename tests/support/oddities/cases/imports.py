@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from support.oddities.case import Case, Difference, zipped
 
-SHOW_ENVIRONMENT = "import own, os; os.system('env | grep -v ^_='); print(os.environ)"
+SHOW_ENVIRONMENT = (
+    "import own, os; os.system('env | grep -v ^_= | sort'); print(sorted(os.environ.items()))"
+)
 
 CASES = (
     Case(

@@ -99,6 +99,22 @@ CASES = (
         says="site-packages",
     ),
     Case("place-system-python", SHOW, python=SYSTEM, preload=()),
+    Case(
+        "place-wrapper-sets-variables",
+        "import os; print([os.environ.get(name) for name in ('ADDED', 'KEPT', 'GONE', 'RANK')])",
+        {"wrapper": f'#!/bin/sh\nexport ADDED=1 KEPT=2\nunset GONE\nexec {sys.executable} "$@"\n'},
+        env={"KEPT": "1", "GONE": "1"},
+        python="{here}/wrapper",
+        says=r"\['1', '2', None, '3'\]",
+    ),
+    Case(
+        "place-own-modules",
+        "import json, select, signal; print(json.MINE, select.MINE, signal.MINE)",
+        {f"more/{name}.py": "MINE = 1" for name in ("json", "re", "select", "signal", "socket")},
+        env={"PYTHONPATH": "{here}/more"},
+        preload=("json",),
+        says="1 1 1",
+    ),
     Case("place-venv", f"{SHOW}\nimport pytest; print(pytest.__file__)", says="site-packages"),
     Case(
         "place-other-site-packages",

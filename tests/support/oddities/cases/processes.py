@@ -19,11 +19,6 @@ CASES = (
         "process-shell", "import os; print(os.system('env | sort | grep -v ^_=; umask; ulimit -a'))"
     ),
     Case(
-        "process-order-of-environment",
-        "import subprocess; print(subprocess.check_output(['env']).decode())",
-        says="RANK=3",
-    ),
-    Case(
         "process-descriptors",
         f"import subprocess, sys, os\nprint(subprocess.check_output([sys.executable, '-c',\n"
         f'    "import os; print({OPEN})"], close_fds=False))',

@@ -44,11 +44,10 @@ FACTS = {
     "oom-and-dumpable": "print(open('/proc/self/oom_score_adj').read(),\n"
     "    os.stat('/proc/self/fd').st_uid)",
     "environment": "print(sorted(os.environ.items()))",
-    "order-of-environment": "print(list(os.environ))",
     "native-environment": "import ctypes\ng = ctypes.CDLL(None).getenv\n"
     "g.restype = ctypes.c_char_p\n"
-    "print({n: g(n.encode()) for n in [*os.environ, 'RALLYPOINT_PRELOAD_FDS',\n"
-    "    'RALLYPOINT_PRELOAD_PYTHONPATH', 'PYTHONPATH']})",
+    "print({n: g(n.encode()) for n in sorted({*os.environ, 'RALLYPOINT_PRELOAD_FDS',\n"
+    "    'RALLYPOINT_PRELOAD_PYTHONPATH', 'PYTHONPATH'})})",
     "class-of-environ": "print(type(os.environ), type(os.environb), os.environ['RANK'])",
     "locale": (
         "import locale; print(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding())"

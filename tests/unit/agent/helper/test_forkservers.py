@@ -16,7 +16,7 @@ import pytest
 
 from rallypoint.agent.helper.descendants import list_descendants, read_stat
 from rallypoint.agent.helper.events import Clean, Exited, Spawned, SpawnFailed, SpawnRequest
-from rallypoint.agent.preload.command import SERVES_NUMBER, SOCKET_NUMBER, forkserver_environment
+from rallypoint.agent.preload.command import forkserver_environment
 from rallypoint.agent.preload.forkserver import Forkserver
 from support.processes.processes import DEADLINE_S, STUBBORN_TREE, Conversation, Lines, Witness
 from support.processes.processes import exited as ended
@@ -63,11 +63,10 @@ async def serve(
     script = folder / "program.py"
     script.write_text(textwrap.dedent(program))
     argv = (sys.executable, "-u", str(script))
-    numbers = (SOCKET_NUMBER, SERVES_NUMBER)
-    environment = forkserver_environment(dict(os.environ), {}, numbers)
+    environment = forkserver_environment(dict(os.environ), {})
     server = Forkserver(SERVER, PIPES, -1)
     request = SpawnRequest(SERVER, argv, environment, "/", 1, 2)
-    server.spawn(talk.host, request, serves=True)
+    server.spawn(talk.host, request)
     node = Node(talk, server, output, argv)
     event = await talk.next()
     assert isinstance(event, Spawned), event

@@ -8,15 +8,15 @@ import pytest
 
 from rallypoint.agent.helper.events import SpawnRequest
 from rallypoint.agent.in_worker import PRELOAD, RUN_PATH
+from rallypoint.agent.in_worker.preload.rallypoint_checks import is_of_round
 from rallypoint.agent.preload.command import (
     FDS_ENV,
     PYTHONPATH_ENV,
     Shape,
-    arguments_of,
     find_difference,
+    forked_by,
     forkserver_environment,
     importable,
-    is_of_round,
     probe_command,
 )
 from rallypoint.agent.workers.environ import Function, Launch, worker_command
@@ -31,7 +31,12 @@ WORKER = SpawnRequest(
     stdout_fd=1,
     stderr_fd=2,
 )
-SERVER = WORKER._replace(env=forkserver_environment(WORKER.env, MARK, (63, 62)))
+SERVER = WORKER._replace(env=forkserver_environment(WORKER.env, MARK))
+
+
+def arguments_of(argv: tuple[str, ...], shape: Shape) -> tuple[str, ...]:
+    """Return what a forkserver learns of a worker's command line."""
+    return forked_by(-1, WORKER._replace(argv=argv), shape).argv
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,7 @@ def test_variables_of_a_round(name: str, expected: bool) -> None:
 )
 def test_environment_of_a_forkserver(before: dict[str, str], path: str) -> None:
     """Without a round, with the agent's mark, our folder first, and what PYTHONPATH was."""
-    environment = forkserver_environment({**WORKER.env, **before}, MARK, (63, 62))
+    environment = forkserver_environment({**WORKER.env, **before}, MARK)
 
     assert environment["PYTHONPATH"] == path
     assert environment.get(PYTHONPATH_ENV) == before.get("PYTHONPATH")
@@ -133,6 +138,20 @@ def test_parts_of_the_command_line_of_a_function() -> None:
     assert probe_command(argv, shape)[1:3] == ("-X", "dev")
     assert arguments_of(argv, shape) == ("payload", "results/1-2", "1")
     assert shape.path == "/program"
+
+
+def test_forked_worker_is_told_what_differs() -> None:
+    """Its arguments, the variables of its round, and its GPU; the rest is the forkserver's."""
+    worker = WORKER._replace(env={**WORKER.env, "CUDA_VISIBLE_DEVICES": "1"})
+    forked = forked_by(-3, worker, SHAPE)
+
+    assert (forked.via, forked.argv) == (-3, ("x",))
+    assert forked.env == {
+        "RANK": "3",
+        "RALLYPOINT_ROUND": "1",
+        "CUDA_VISIBLE_DEVICES": "1",
+        **MARK,
+    }
 
 
 def test_modules_to_import_of_a_record() -> None:

@@ -46,8 +46,8 @@ class Host:
         if not self.takes_requests:
             raise HostClosed
         self.requests.append(request)
-        if request.passed_as >= 0:
-            passed = socket.socket(fileno=os.dup(request.passed_fd))
+        if request.server_fd >= 0:
+            passed = socket.socket(fileno=os.dup(request.server_fd))
             self._tasks.create_task(self._run(request, passed))
 
     async def _run(self, request: SpawnRequest, passed: socket.socket) -> None:
@@ -55,9 +55,9 @@ class Host:
         loop, decoder = asyncio.get_running_loop(), Decoder()
         passed.setblocking(False)
         with passed:
-            if request.serves < 0 and not self.runs_hook:
+            if not self.runs_hook:
                 return
-            await loop.sock_sendall(passed, encode({"type": "hello", "python": "3"}))
+            await loop.sock_sendall(passed, encode({"type": "hello"}))
             while data := await loop.sock_recv(passed, 65536):
                 for message in decoder.feed(data):
                     if message["type"] == "prepare":
@@ -308,7 +308,7 @@ async def test_interpreter_without_our_hook_is_found_out_before(table: Table) ->
         await table.begin()
 
     assert "does not run sitecustomize" in logs[-1]["why"]
-    assert [request.serves for request in table.host.requests] == [-1]
+    assert [request.argv[2] for request in table.host.requests] == ["-c"]
 
 
 async def test_output_may_go_elsewhere(table: Table) -> None:

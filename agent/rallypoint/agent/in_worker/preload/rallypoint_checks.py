@@ -1,12 +1,12 @@
 """What the imports of a forkserver must not do, and which files they have read.
 
-See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent never imports this
-file.
+See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent takes `is_of_round`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import time
@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # importing typing would take a millisecond of every star
 if TYPE_CHECKING:
     from typing import Any
 
-    File = tuple[int, int] | None
+    File = tuple[int, int, int] | None
     Stamp = tuple[int, int, int] | None
 
 HARMLESS_DEVICES = frozenset(
@@ -25,21 +25,29 @@ SHARED = {"socket:": "a socket", "pipe:": "a pipe", "anon_inode:": "a descriptor
 """What all forks would use together."""
 WATCHDOG_S = 0.05
 """How long the thread of a watchdog may take to end."""
-OF_ROUND = frozenset(
+NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it, `torch.cuda.is_available()` in an import does not initialize CUDA, which no fork could
+use."""
+_OF_ROUND = frozenset(
     (
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCH_WORKER_SERVER_SOCKET"),
     )
 )
-PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
-"""Variables that a forkserver does not have."""
+_PREFIXES_OF_ROUND = ("TORCHELASTIC_", "RALLYPOINT_")
 
 
-class Reads:
-    """Which variables of a round are asked for during the imports: none of them is set yet.
+def is_of_round(name: str) -> bool:
+    """Return whether an environment variable may have another value in each round."""
+    return name in _OF_ROUND or name.startswith(_PREFIXES_OF_ROUND)
 
-    A module that keeps what it has read would keep the wrong value in every worker.
+
+class Variables:
+    """The environment during the imports, and which variables of a round they have asked for.
+
+    None of these is set yet: a module that keeps what it has read would keep the wrong value in
+    every worker.
     """
 
     def __init__(self) -> None:
@@ -53,93 +61,77 @@ class Reads:
                 try:
                     value = kind.__getitem__(self, key)
                 except KeyError:
-                    if key in OF_ROUND or key.startswith(PREFIXES_OF_ROUND):
+                    if is_of_round(key):
                         noted.append(key)
                     raise
                 return value
 
-        self._noted, self._kind = noted, kind
+        self._noted, self._kind, self._nvml = noted, kind, os.environ.get(NVML)
+        os.environ[NVML] = "1"
         environ: Any = os.environ
         environ.__class__ = Noting
 
-    def find(self) -> str:
+    def find_read(self) -> str:
         """Return what the latest import has done, or ""."""
         return f"has read {self._noted[0]}" if self._noted else ""
 
     def end(self) -> None:
-        """Stop."""
+        """Stop, and let workers have their own value of `NVML`, or none."""
         environ: Any = os.environ
         environ.__class__ = self._kind
+        os.environ.pop(NVML, None)
+        if self._nvml is not None:
+            os.environ[NVML] = self._nvml
 
 
-def find_folder() -> str:
-    """Return the working directory; "" if it was removed."""
-    try:
-        return os.getcwd()
-    except OSError:
+class Before:
+    """What this process had before the imports."""
+
+    def __init__(self) -> None:
+        """Note it."""
+        self._folder = _find_folder()
+        self._opened = _list_open()
+        self._streams = [_identify(fd) for fd in range(3)]
+
+    def list_files(self) -> list[int]:
+        """Return the descriptors of the files that were opened since, on disk or in memory."""
+        fds = sorted(int(name) for name, _ in _list_open() - self._opened)
+        return [fd for fd in fds if (file := _identify(fd)) and stat.S_ISREG(file[2])]
+
+    def find_refusal(self) -> str:
+        """Return why what was imported since must not be in a forkserver, or ""."""
+        if _find_folder() != self._folder:  # the path of the script may be relative
+            return "an import has changed the working directory"
+        opened = self._find_opened()
+        if opened:
+            return opened
+        memory = _find_shared_memory()
+        if memory:
+            return "an import has made memory that forks share: " + memory
+        if any(signal.getitimer(timer)[0] for timer in range(3)):
+            return "an import has set a timer"  # it would end the forkserver, and no fork has it
+        if _has_children():
+            return "an import has started a process"
+        if _has_watchdog():  # a fork has no such thread, and would wait for it at its end
+            return "an import has started the watchdog of faulthandler"
+        hindrance = find_hindrance()
+        return hindrance and "an import " + hindrance
+
+    def _find_opened(self) -> str:
+        for fd, stream in enumerate(self._streams):
+            if _identify(fd) != stream:  # a worker gets its own there when it starts
+                return "an import has redirected descriptor " + str(fd)
+        for name, target in sorted(_list_open() - self._opened):
+            file = _identify(int(name))
+            if file is not None and file in self._streams[1:] and target != os.devnull:
+                return "an import has copied the descriptor of its output"
+            for prefix, what in SHARED.items():
+                if target.startswith(prefix):
+                    return "an import has opened " + what
+            if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
+                if not target.startswith(("/dev/shm/", "/dev/pts/")):
+                    return "an import has opened " + target
         return ""
-
-
-def list_open() -> list[tuple[str, str]]:
-    """Return the descriptors of this process, each with what it is."""
-    opened = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            opened.append((name, os.readlink("/proc/self/fd/" + name)))
-        except OSError:  # the descriptor of the listing itself
-            pass
-    return opened
-
-
-def list_files(opened_before: set[tuple[str, str]]) -> list[int]:
-    """Return the descriptors of the files that were opened since, on disk or in memory."""
-    fds = sorted(int(name) for name, _ in set(list_open()) - opened_before)
-    return [fd for fd in fds if (status := _stat(fd)) and stat.S_ISREG(status.st_mode)]
-
-
-def find_streams() -> list[File]:
-    """Return which files stdin, stdout and stderr are."""
-    return [_identify(fd) for fd in range(3)]
-
-
-def _stat(fd: int) -> os.stat_result | None:
-    try:
-        return os.fstat(fd)
-    except OSError:  # closed
-        return None
-
-
-def _identify(fd: int) -> File:
-    status = _stat(fd)
-    return None if status is None else (status.st_dev, status.st_ino)
-
-
-def find_refusal(opened_before: set[tuple[str, str]], streams: list[File], folder: str) -> str:
-    """Return why what was imported must not be in a forkserver, or "".
-
-    Args:
-        opened_before: the descriptors before the imports.
-        streams: stdin, stdout and stderr before the imports.
-        folder: the working directory before the imports.
-    """
-
-    clock: Any = sys.modules["_signal"]  # built in, and always there
-    if find_folder() != folder:  # the path of the script may be relative
-        return "an import has changed the working directory"
-    opened = _find_opened(opened_before, streams)
-    if opened:
-        return opened
-    memory = _find_shared_memory()
-    if memory:
-        return "an import has made memory that forks share: " + memory
-    if any(clock.getitimer(timer)[0] for timer in range(3)):
-        return "an import has set a timer"  # it would end the forkserver, and no fork has it
-    if _has_children():
-        return "an import has started a process"
-    if _has_watchdog():  # a fork has no such thread, and would wait for it at its end
-        return "an import has started the watchdog of faulthandler"
-    hindrance = find_hindrance()
-    return hindrance and "an import " + hindrance
 
 
 def find_hindrance() -> str:
@@ -157,21 +149,32 @@ def find_hindrance() -> str:
     return ""
 
 
-def _find_opened(opened_before: set[tuple[str, str]], streams: list[File]) -> str:
-    for fd, stream in enumerate(streams):
-        if _identify(fd) != stream:  # a worker gets its own there when it starts
-            return "an import has redirected descriptor " + str(fd)
-    for name, target in sorted(set(list_open()) - opened_before):
-        file = _identify(int(name))
-        if file is not None and file in streams[1:] and target != os.devnull:
-            return "an import has copied the descriptor of its output"
-        for prefix, what in SHARED.items():
-            if target.startswith(prefix):
-                return "an import has opened " + what
-        if target.startswith("/dev/") and target not in HARMLESS_DEVICES:
-            if not target.startswith(("/dev/shm/", "/dev/pts/")):
-                return "an import has opened " + target
-    return ""
+def _find_folder() -> str:
+    """Return the working directory; "" if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _list_open() -> set[tuple[str, str]]:
+    """Return the descriptors of this process, each with what it is."""
+    opened = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            opened.add((name, os.readlink("/proc/self/fd/" + name)))
+        except OSError:  # the descriptor of the listing itself
+            pass
+    return opened
+
+
+def _identify(fd: int) -> File:
+    """Return which file, and what kind of file, a descriptor is; None: it is closed."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
 
 
 def _find_shared_memory() -> str:

@@ -5,6 +5,9 @@ Standard library only, and Python 3.8 or newer. The agent never imports this fil
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import errno
 import fcntl
 import gc
 import os
@@ -38,51 +41,32 @@ def fork() -> int:
         filters.remove(_NO_WARNING)
 
 
-def take_child_handler() -> Any:
-    """Let this process wait for its children whatever an import does with their ends.
-
-    Returns:
-        What it does, for `give_back`.
-    """
-    handler = signal.getsignal(signal.SIGCHLD)
-    if handler not in (None, signal.SIG_DFL):  # None: not Python's
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return handler
-
-
-def give_back(handler: Any) -> None:
-    """Let a worker do with the ends of its children what the import has set."""
-    if handler not in (None, signal.SIG_DFL):
-        signal.signal(signal.SIGCHLD, handler)
-
-
 def fork_twice() -> int:
-    """Fork a child of the subreaper above; return its pid, 0 in it, or minus an errno."""
+    """Fork a child of the subreaper above; return its pid, 0 in it, or minus an errno.
+
+    Raises:
+        OSError: there was no process or descriptor for that, or the process in between was killed.
+    """
     reader, writer = os.pipe()
     try:
         middle = fork()
-    except OSError as error:
+        if middle == 0:
+            try:
+                pid = fork()
+            except OSError as error:
+                pid = -(error.errno or errno.EAGAIN)
+            if pid == 0:
+                return 0
+            try:
+                os.write(writer, str(pid).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(middle, 0)
+        os.set_blocking(reader, False)
+        return int(os.read(reader, 64))
+    finally:
         os.close(reader)
         os.close(writer)
-        return -(error.errno or 11)
-    if middle == 0:
-        try:
-            pid = fork()
-        except OSError as error:
-            pid = -(error.errno or 11)
-        if pid == 0:
-            os.close(reader)
-            os.close(writer)
-            return 0
-        try:
-            os.write(writer, str(pid).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    text = os.read(reader, 64)  # nothing: it was killed, and so was its child or will be
-    os.close(reader)
-    os.waitpid(middle, 0)
-    return int(text or -3)
 
 
 def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
@@ -99,7 +83,6 @@ def enter(gate_fd: int, parent: int, cpus: list[int]) -> None:
     os.setsid()
     if os.read(gate_fd, 1) != b"1":
         os._exit(1)
-    ctypes = _import("ctypes")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # the helper died before prctl
         os._exit(1)
@@ -149,16 +132,9 @@ def renew() -> None:
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
-    _import("atexit").register(gc.unfreeze)  # else what modules refer to is never finalized
-
-
-def _import(name: str) -> Any:
-    """Return a module that no program finds imported afterwards, unless it was."""
-    before = set(sys.modules)
-    module = __import__(name)
-    for new in set(sys.modules) - before:
-        del sys.modules[new]
-    return module
+    # Else what modules refer to is never finalized. Until Python 3.9 only the program's own atexit
+    # calls functions.
+    sys.modules.get("atexit", atexit).register(gc.unfreeze)
 
 
 def reopen(fd: int) -> None:

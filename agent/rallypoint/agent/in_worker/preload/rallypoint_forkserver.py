@@ -1,15 +1,18 @@
 """A forkserver: imports modules, proves that it can be forked, and forks the workers of all rounds.
 
-See sitecustomize.py for when it is imported, and for the frames on its sockets.
+See sitecustomize.py for when it is imported, and for the messages on its sockets.
 Standard library only, and Python 3.8 or newer. The agent never imports this file.
 """
 
 from __future__ import annotations
 
 import _socket
+import errno
 import gc
+import json
 import os
 import select
+import signal
 import stat
 import sys
 import time
@@ -22,16 +25,13 @@ if TYPE_CHECKING or __name__ != "rallypoint_forkserver":
     from rallypoint.agent.in_worker.preload import (
         rallypoint_checks,
         rallypoint_child,
-        rallypoint_frames,
         rallypoint_main,
     )
 else:  # in a forkserver: beside this file, which is first on sys.path
     import rallypoint_checks
     import rallypoint_child
-    import rallypoint_frames
     import rallypoint_main
 
-MAX_FRAME_BYTES = 16 * 1024 * 1024
 LOOK_S = 60.0
 """How often it looks whether a file that it has imported was changed, if it is not asked."""
 LAST_LOOK_S = 0.02
@@ -42,64 +42,21 @@ LOOK_AGAIN_S = 1.0
 PROBE_S_MAX = 20.0
 """Longest life of the child that proves that others will work."""
 DESCRIPTORS = 5
-"""That come with the frame that asks for a worker: three streams, report and gate."""
-
-
-class Peer:
-    """A Unix stream socket with frames on it."""
-
-    def __init__(self, fd: int) -> None:
-        """Take the socket."""
-        os.set_inheritable(fd, False)
-        self.socket = _socket.socket(fileno=fd)
-        self.fds: list[int] = []
-        """That have come with the frames."""
-        self._data = b""
-
-    def send(self, **message: Any) -> None:
-        """Send a frame; end this process if no one wants it any more."""
-        body = rallypoint_frames.encode(message).encode("ascii")
-        try:
-            self.socket.sendall(len(body).to_bytes(4, "big") + body)
-        except OSError:
-            os._exit(0)
-
-    def receive(self) -> Any:
-        """Return the next frame; end this process when the peer hangs up."""
-        while True:
-            size = int.from_bytes(self._data[:4], "big")
-            if size > MAX_FRAME_BYTES:
-                os._exit(1)
-            if len(self._data) >= 4 + size and len(self._data) >= 4:
-                body, self._data = self._data[4 : 4 + size], self._data[4 + size :]
-                return rallypoint_frames.decode(body.decode("ascii"))
-            self._read()
-
-    @property
-    def has_frame(self) -> bool:
-        """Return whether a frame has arrived that was not returned."""
-        size = int.from_bytes(self._data[:4], "big")
-        return len(self._data) >= 4 and len(self._data) >= 4 + size
-
-    def _read(self) -> None:
-        try:
-            part, ancillary, _, _ = self.socket.recvmsg(1 << 16, _socket.CMSG_SPACE(64 * 4))
-        except OSError:
-            part, ancillary = b"", []
-        if not part:
-            os._exit(0)
-        for _, _, payload in ancillary:
-            self.fds.extend(memoryview(payload).cast("i"))
-        self._data += part
+"""That come with the message that asks for a worker: three streams, report and gate."""
+MESSAGE_BYTES_MAX = 1 << 20
+"""Far beyond what the kernel takes from the helper at once."""
 
 
 class Forkserver:
     """The interpreter that is forked."""
 
-    def __init__(self, fds: list[int], environment: rallypoint_main.Environment) -> None:
-        """Take the socket to the agent, and that to the helper if there is one."""
-        self._agent = Peer(fds[0])
-        self._helper = Peer(fds[1]) if len(fds) > 1 else None
+    def __init__(self, fds: list[int], before: dict[bytes, bytes]) -> None:
+        """Take the sockets to the agent and to the helper, and the variables before the imports."""
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._agent, self._helper = (_socket.socket(fileno=fd) for fd in fds)
+        self._before = before
+        self._argv = list(sys.argv)
         self._shown: dict[int, bytes] = {}
         """What each worker writes first, by descriptor."""
         self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
@@ -113,8 +70,6 @@ class Forkserver:
         self._looked_s = 0.0
         self._child_handler: Any = None
         """What imports let the worker do when a child of its ends."""
-        self._environment = environment
-        self._argv = list(sys.argv)
 
     def serve(self) -> None:
         """Import what the agent asks for; return in each worker that is forked then.
@@ -124,12 +79,12 @@ class Forkserver:
         """
         pid = os.getpid()
         try:
-            self._agent.send(type="hello", python=".".join(map(str, sys.version_info[:3])))
-            prepare = self._agent.receive()
+            self._send(type="hello")
+            prepare = self._receive()
             if not rallypoint_main.is_program(prepare["program"]):
                 self._end("PYTHON_EXEC starts another Python program first, or adds arguments")
             self._prepare(prepare["modules"], prepare["calls"], prepare["path"])
-            for name, text in self._agent.receive()["shown"].items():
+            for name, text in self._receive()["shown"].items():
                 self._shown[int(name)] = text.encode("utf-8", "surrogateescape")
             self._serve()
         except BaseException as error:  # noqa: BLE001 - an import may have set a signal handler
@@ -145,31 +100,52 @@ class Forkserver:
 
     def _serve(self) -> None:
         """Do what the agent and the helper ask for; return in each worker that is forked."""
-        assert self._helper is not None
         gc.collect()
         gc.freeze()  # the collector writes into what it looks at: each worker would get a copy
         while True:
-            while self._helper.has_frame:
-                if self._fork(self._helper.receive()):
-                    return
-            wait_s = 0.0 if self._agent.has_frame else LOOK_S
-            ready, _, _ = select.select((self._agent.socket, self._helper.socket), (), (), wait_s)
-            if self._agent.has_frame or self._agent.socket in ready:
-                self._agent.receive()  # whatever it is, it asks for a look
-            if self._helper.socket in ready:
-                self._helper._read()
-            else:
+            ready, _, _ = select.select((self._agent, self._helper), (), (), LOOK_S)
+            if self._agent in ready and not self._agent.recv(4096):  # else it asks for a look
+                os._exit(0)
+            if self._helper not in ready:
                 self._look(self._stamps)
+            elif self._fork():
+                return
+
+    # --- the agent ---
+
+    def _send(self, **message: Any) -> None:
+        """Send a frame; end this process if no one wants it any more."""
+        body = json.dumps(message).encode("ascii")
+        try:
+            self._agent.sendall(len(body).to_bytes(4, "big") + body)
+        except OSError:
+            os._exit(0)
+
+    def _receive(self) -> Any:
+        """Return the next frame."""
+        return json.loads(self._read(int.from_bytes(self._read(4), "big")))
+
+    def _read(self, size: int) -> bytes:
+        """Return so many bytes; end this process when the agent hangs up."""
+        data = b""
+        while len(data) < size:
+            part = self._agent.recv(size - len(data))
+            if not part:
+                os._exit(0)
+            data += part
+        return data
+
+    def _end(self, why: str, code: int = 0) -> NoReturn:
+        """Tell the agent why this forkserver cannot be used, and end."""
+        self._send(type="stale", why=why)
+        os._exit(code)
 
     # --- imports ---
 
     def _prepare(self, modules: list[str], calls: list[str], path: str | None) -> None:
-        folder = rallypoint_checks.find_folder()
-        opened = set(rallypoint_checks.list_open())
-        streams = rallypoint_checks.find_streams()
+        before = rallypoint_checks.Before()
         self._formats = {fd: _format_of(fd) for fd in (1, 2)}
-        began_ns = time.monotonic_ns()
-        reads, stamps = rallypoint_checks.Reads(), rallypoint_checks.Stamps()
+        variables, stamps = rallypoint_checks.Variables(), rallypoint_checks.Stamps()
         self._main = rallypoint_main.Main(path)
         failed: list[dict[str, str]] = []
         refusal = culprit = ""
@@ -184,25 +160,20 @@ class Forkserver:
                 failed.append({"name": name, "error": f"{type(error).__name__}: {error}"})
             if os.getpid() != pid:  # the process that it has forked returns from the import, too
                 self._end("an import forks a process that continues with the program")
-            refusal = reads.find() or rallypoint_checks.find_hindrance()
+            refusal = variables.find_read() or rallypoint_checks.find_hindrance()
             if refusal:
                 culprit = name
                 break
-        reads.end()
+        variables.end()
         self._main.end()
         self._stamps, self._own_stamps = stamps.end()
-        refusal = refusal or rallypoint_checks.find_refusal(opened, streams, folder)
-        self._files = rallypoint_checks.list_files(opened)
-        self._child_handler = rallypoint_child.take_child_handler()
+        refusal = refusal or before.find_refusal()
+        self._files = before.list_files()
+        self._child_handler = signal.getsignal(signal.SIGCHLD)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whatever it does, it waits for its forks
         refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
         _flush()
-        self._agent.send(
-            type="ready",
-            failed=failed,
-            took_ms=(time.monotonic_ns() - began_ns) // 1_000_000,
-            refusal=refusal,
-            culprit=culprit,
-        )
+        self._send(type="ready", failed=failed, refusal=refusal, culprit=culprit)
 
     def _look(
         self, stamps: list[tuple[str, rallypoint_checks.Stamp]], limit_s: float | None = None
@@ -217,63 +188,57 @@ class Forkserver:
 
     # --- workers ---
 
-    def _fork(self, frame: Any) -> bool:
-        """Fork the worker that a frame asks for; return whether this process is the worker."""
-        assert self._helper is not None
+    def _fork(self) -> bool:
+        """Fork the worker that the helper asks for; return whether this process is the worker."""
+        room = _socket.CMSG_SPACE(DESCRIPTORS * 4)
+        text, ancillary, _, _ = self._helper.recvmsg(MESSAGE_BYTES_MAX, room)
+        if not text:
+            os._exit(0)
+        fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
+        if len(fds) != DESCRIPTORS:
+            self._end("an import has left no descriptor free for the output of a worker")
         now_s = time.monotonic()
         if now_s - self._looked_s > LOOK_AGAIN_S:
             self._looked_s = now_s
             self._look(self._own_stamps, LAST_LOOK_S)
-        fds, self._helper.fds = self._helper.fds[:DESCRIPTORS], self._helper.fds[DESCRIPTORS:]
-        if len(fds) != DESCRIPTORS:
-            self._end("an import has left no descriptor free for the output of a worker")
-        pid = rallypoint_child.fork_twice()
-        if pid == 0:
-            self._become_worker(frame, fds)
+        try:
+            answer = rallypoint_child.fork_twice()
+        except OSError as error:
+            answer = -(error.errno or errno.EAGAIN)
+        if answer == 0:
+            self._become_worker(json.loads(text), fds)
             return True
         for fd in fds:
             os.close(fd)
-        if pid > 0:
-            self._helper.send(type="forked", id=frame["id"], pid=pid)
-        else:
-            text = os.strerror(-pid)
-            self._helper.send(type="fork_failed", id=frame["id"], errno=-pid, message=text)
+        self._helper.send(str(answer).encode())
         return False
 
-    def _become_worker(self, frame: Any, fds: list[int]) -> None:
+    def _become_worker(self, message: Any, fds: list[int]) -> None:
         """Wait for the gate, and make this process what a fresh interpreter would be."""
         *streams, report_fd, gate_fd = fds
         try:
-            assert self._helper is not None
             for peer in (self._agent, self._helper):
-                peer.socket.close()
-            for fd in self._helper.fds:  # of the next worker, whose request has arrived, too
-                os.close(fd)
-            rallypoint_child.enter(gate_fd, frame["helper"], frame["cpus"])
+                peer.close()
+            rallypoint_child.enter(gate_fd, message["helper"], message["cpus"])
             for fd in self._files:
                 rallypoint_child.reopen(fd)
             for target, fd in enumerate(streams):
                 os.dup2(fd, target, inheritable=True)
                 os.close(fd)
-            rallypoint_main.reopen_stdin()
-            for fd, name in ((1, "stdout"), (2, "stderr")):
-                if _format_of(fd) != self._formats[fd]:
-                    rallypoint_main.reopen_output(fd, name)
+            for target in range(3):
+                if target == 0 or _format_of(target) != self._formats[target]:
+                    rallypoint_main.reopen(target)
             self._main.forget()
-            self._environment.replace(frame["env"])
-            rallypoint_main.set_arguments(self._argv, frame["argv"])
+            rallypoint_main.set_variables(message["env"], self._before)
+            rallypoint_main.set_arguments(self._argv, message["argv"])
             rallypoint_child.renew()
-            rallypoint_child.give_back(self._child_handler)
+            if self._child_handler is not None:  # None: not Python's
+                signal.signal(signal.SIGCHLD, self._child_handler)
         except BaseException as error:  # noqa: BLE001 - the copy must not run on as a second server
-            code = getattr(error, "errno", None) or 22
+            code = getattr(error, "errno", None) or errno.EINVAL
             os.write(report_fd, f"{code} {type(error).__name__}: {error}".encode()[:4096])
             os._exit(127)
         rallypoint_child.report_start(report_fd, gate_fd)
-
-    def _end(self, why: str, code: int = 0) -> NoReturn:
-        """Tell the agent why this forkserver cannot be used, and end."""
-        self._agent.send(type="stale", why=why)
-        os._exit(code)
 
 
 def _import(name: str) -> None:

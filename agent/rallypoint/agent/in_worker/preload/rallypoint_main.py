@@ -1,4 +1,4 @@
-"""What the main program finds in its interpreter: sys.path, environment, arguments, stdin.
+"""What the main program finds in its interpreter: sys.path, environment, arguments, streams.
 
 See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent never imports this
 file.
@@ -13,6 +13,8 @@ import sys
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
     from typing import Any
+
+STREAMS = ("stdin", "stdout", "stderr")
 
 
 class Main:
@@ -55,46 +57,22 @@ class Main:
                 finder.invalidate_caches()
 
 
-class Environment:
-    """The environment of this process, and what it has changed in it since it was started.
+def set_variables(environ: dict[str, str], before: dict[bytes, bytes]) -> None:
+    """Set the variables of a worker.
 
-    A C locale that the interpreter has coerced, the user's sitecustomize and imports all change it,
-    and would do the same in a fresh interpreter.
+    Args:
+        environ: those that a forkserver has not, or with another value.
+        before: all that this process had before the user's sitecustomize and the imports. What
+            these have set stays: they would set it in a fresh interpreter, too.
     """
+    for name, value in environ.items():
+        key = _to_bytes(name)
+        if os.environb.get(key) == before.get(key):
+            os.environb[key] = _to_bytes(value)
 
-    def __init__(self) -> None:
-        """Note what this process was started with. PYTHONPATH is the user's again."""
-        try:
-            with open("/proc/self/environ", "rb") as file:
-                words = file.read().split(b"\0")
-        except OSError:  # another user's program: only what was changed before is missed
-            self._begin = dict(os.environb)
-            return
-        parts = (word.partition(b"=") for word in words if word)
-        self._begin = {name: value for name, _, value in parts}
-        for name in ("PYTHONPATH", "RALLYPOINT_PRELOAD_PYTHONPATH", "RALLYPOINT_PRELOAD_FDS"):
-            self._begin.pop(os.fsencode(name), None)
-        if "PYTHONPATH" in os.environ:
-            self._begin[b"PYTHONPATH"] = os.environb[b"PYTHONPATH"]
 
-    def replace(self, environ: dict[str, str]) -> None:
-        """Replace all variables, in the order of `environ`; keep what was changed here."""
-        wanted = {
-            name.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
-            for name, value in environ.items()
-        }
-        now = dict(os.environb)
-        for name in [*self._begin, *now]:
-            if now.get(name) == self._begin.get(name):
-                continue
-            if name not in now:
-                wanted.pop(name, None)
-            else:
-                wanted[name] = now[name]
-        for name in now:
-            del os.environb[name]
-        for name, value in wanted.items():
-            os.environb[name] = value
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def is_program(words: list[str]) -> bool:
@@ -107,8 +85,7 @@ def is_program(words: list[str]) -> bool:
             own = file.read().split(b"\0")[:-1]
     except OSError:  # another user's program
         return True
-    wanted = [word.encode("utf-8", "surrogateescape") for word in words]
-    return own[len(own) - len(wanted) :] == wanted
+    return own[len(own) - len(words) :] == [_to_bytes(word) for word in words]
 
 
 def set_arguments(before: list[str], arguments: list[str]) -> None:
@@ -118,7 +95,7 @@ def set_arguments(before: list[str], arguments: list[str]) -> None:
         before: sys.argv before the imports. An import may have changed it since.
         arguments: of the worker.
     """
-    words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in arguments]
+    words = [os.fsdecode(_to_bytes(word)) for word in arguments]
     if not words or before[-len(words) :] == words:
         return
     sys.argv[-len(words) :] = words
@@ -127,51 +104,25 @@ def set_arguments(before: list[str], arguments: list[str]) -> None:
         original[-len(words) :] = words
 
 
-def reopen_stdin() -> None:
-    """Open sys.stdin as the interpreter does: what it has found out was about /dev/null."""
-    old: Any = sys.stdin
-    if old is None or old is not sys.__stdin__ or type(old) is not io.TextIOWrapper:
+def reopen(fd: int) -> None:
+    """Open a standard stream as the interpreter does, which has seen another kind of file there."""
+    name, mode = STREAMS[fd], "w" if fd else "r"
+    old: Any = getattr(sys, name)
+    if old is None or old is not getattr(sys, f"__{name}__") or type(old) is not io.TextIOWrapper:
         return
+    is_unbuffered = old.write_through
     try:
-        binary: Any = open(0, "rb", closefd=False)
-        is_unbuffered = old.write_through
+        binary: Any = open(fd, mode + "b", 0 if fd and is_unbuffered else -1, closefd=False)
         new: Any = io.TextIOWrapper(
             binary,
             old.encoding,
             old.errors,
             "\n",
-            line_buffering=binary.isatty() and not is_unbuffered,
+            line_buffering=old.line_buffering if fd else binary.isatty() and not is_unbuffered,
             write_through=is_unbuffered,
         )
     except Exception:  # noqa: BLE001 - it is closed, or a folder: the old one says so, too
         return
-    binary.raw.name, new.mode = "<stdin>", "r"
-    for name in ("stdin", "__stdin__"):
-        setattr(sys, name, new)
-
-
-def reopen_output(fd: int, name: str) -> None:
-    """Open sys.stdout or sys.stderr as the interpreter does, for another kind of file.
-
-    Args:
-        fd: its descriptor.
-        name: its name in sys.
-    """
-    old: Any = getattr(sys, name)
-    if old is not getattr(sys, f"__{name}__") or type(old) is not io.TextIOWrapper:
-        return
-    try:
-        binary: Any = open(fd, "wb", 0 if old.write_through else -1, closefd=False)
-        new: Any = io.TextIOWrapper(
-            binary,
-            old.encoding,
-            old.errors,
-            "\n",
-            line_buffering=old.line_buffering,
-            write_through=old.write_through,
-        )
-    except Exception:  # noqa: BLE001 - it is closed: the old one says so, too
-        return
-    getattr(binary, "raw", binary).name, new.mode = f"<{name}>", "w"
+    getattr(binary, "raw", binary).name, new.mode = f"<{name}>", mode
     for one in (name, f"__{name}__"):
         setattr(sys, one, new)

@@ -5,17 +5,17 @@ The agent puts this folder first on PYTHONPATH, so `site` imports this file inst
 `__main__`, `sys.argv`, `sys.path[0]`, tracebacks and pickles are what they are in any fresh
 interpreter.
 
-RALLYPOINT_PRELOAD_FDS names two Unix stream sockets: to the agent, and to the helper, which is this
-process's parent; without the second one, an interpreter only shows that it runs this file. A frame
-is a 4-byte big-endian length and that many bytes of JSON, pure ASCII; bytes outside UTF-8 are
-surrogate escapes. Those of the helper are in helper/forkservers.py.
+RALLYPOINT_PRELOAD_FDS names two Unix sockets: to the agent, and to the helper, which is this
+process's parent. The agent's is a stream. A frame on it is a 4-byte big-endian length and that many
+bytes of JSON, pure ASCII; bytes outside UTF-8 are surrogate escapes. What the helper sends is in
+helper/forkservers.py.
 
-    to the agent     hello    {python}
+    to the agent     hello    {}                        this file runs
     from the agent   prepare  {modules, calls, path,    import, with `path` first on sys.path;
                                program}                 the command line ends with `program`
-    to the agent     ready    {failed: [{name, error}], took_ms, refusal, culprit}
+    to the agent     ready    {failed: [{name, error}], refusal, culprit}
     from the agent   serve    {shown}                   fork from now on, for the helper
-                     look     {}                        whether an imported file was changed
+                     a byte                             look whether an imported file was changed
     to the agent     stale    {why}                     at any time; it ends then
 
 `shown` has what the imports have written, by descriptor; each worker writes it again.
@@ -39,20 +39,31 @@ FDS = "RALLYPOINT_PRELOAD_FDS"
 RECORD = "RALLYPOINT_PRELOAD_RECORD"
 PYTHONPATH = "RALLYPOINT_PRELOAD_PYTHONPATH"
 """What PYTHONPATH was; absent: it was not set."""
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _import_own(name: str) -> Any:
-    """Return a module beside this one, which no program can find afterwards."""
-    before = set(sys.modules)
-    module = __import__(name)
-    for new in set(sys.modules) - before:  # also what it needs: a program may have its own array.py
-        del sys.modules[new]
-    return module
+    """Return a module beside this one, which no program can find afterwards.
+
+    What it needs is the standard library's, and loaded again by the program: that may have its own
+    json.py.
+    """
+    path = sys.path
+    caches: Any = (sys.modules, sys.path_importer_cache)
+    before = [set(cache) for cache in caches]
+    library = os.path.dirname(os.__file__)
+    sys.path = [FOLDER, library, os.path.join(library, "lib-dynload"), *path]
+    try:
+        return __import__(name)
+    finally:
+        sys.path = path
+        for cache, known in zip(caches, before):  # noqa: B905 - Python 3.8
+            for new in set(cache) - known:
+                del cache[new]
 
 
 def _restore() -> tuple[str, str]:
     """Hide that this file was here; return the variables that asked for it."""
-    folder = os.path.dirname(os.path.abspath(__file__))
     fds, record = os.environ.pop(FDS, ""), os.environ.pop(RECORD, "")
     if fds or record:
         before = os.environ.pop(PYTHONPATH, None)
@@ -60,8 +71,8 @@ def _restore() -> tuple[str, str]:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = before
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != folder]
-    sys.path_importer_cache.pop(folder, None)
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != FOLDER]
+    sys.path_importer_cache.pop(FOLDER, None)
     return fds, record
 
 
@@ -80,11 +91,11 @@ def main() -> None:
     server = _import_own("rallypoint_forkserver") if FDS in os.environ else None
     recorder = _import_own("rallypoint_recorder") if RECORD in os.environ else None
     fds, record = _restore()
-    environment = server.rallypoint_main.Environment() if server is not None else None
+    before = dict(os.environb)
     outcome = _run_own()
     if server is not None:
         try:
-            one = server.Forkserver([int(fd) for fd in fds.split(",")], environment)
+            one = server.Forkserver([int(fd) for fd in fds.split(",")], before)
         except OSError:  # a wrapper, or the user's sitecustomize, has closed a socket
             os._exit(1)
         one.serve()
