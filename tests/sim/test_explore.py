@@ -153,10 +153,10 @@ HUNTS = {
 
 
 def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a world is explored: with the long tests, a third of the large ones."""
+    """Return when a world is explored: with the long tests, a sixth of the large ones."""
     if name.endswith(DEEPER):
         return (pytest.mark.nightly,)
-    return (choose_long("worlds", at, 3),) if name in LARGE else ()
+    return (choose_long("worlds", at, 6),) if name in LARGE else ()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_orders_that_make_no_difference_meet_again() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=choose_long("hunts", at, 3)) for at, name in enumerate(HUNTS)],
+    [pytest.param(name, marks=choose_long("hunts", at, 6)) for at, name in enumerate(HUNTS)],
 )
 def test_exploration_notices_a_planted_bug(name: str) -> None:
     """The shortest way to a planted bug is found, and the rule that it breaks is named."""

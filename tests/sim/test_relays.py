@@ -75,7 +75,7 @@ def test_seed_is_a_history() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=choose_long("bugs of relays", at, 3))
+        pytest.param(name, marks=choose_long("bugs of relays", at, 6))
         for at, name in enumerate(BUGS)
     ],
 )

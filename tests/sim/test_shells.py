@@ -144,7 +144,7 @@ def test_seeds_differ() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=choose_long("bugs of shells", at, 3))
+        pytest.param(name, marks=choose_long("bugs of shells", at, 6))
         for at, name in enumerate(BUGS)
     ],
 )

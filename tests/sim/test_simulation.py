@@ -184,7 +184,7 @@ def test_seeds_differ() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=choose_long("bugs", at, 3)) for at, name in enumerate(BUGS)],
+    [pytest.param(name, marks=choose_long("bugs", at, 6)) for at, name in enumerate(BUGS)],
 )
 def test_planted_bug_is_noticed(name: str) -> None:
     """The rule that a bug breaks notices it within a few seeds."""
