@@ -84,7 +84,7 @@ class Driver:
                 self._exits[worker_id].set_exception(OSError(message))
             case Exited(worker_id, _, code, signum):
                 if worker_id in self._servers:
-                    self._servers[worker_id].exited = event
+                    self._servers[worker_id].note_end(event)
                 self._exits[worker_id].set_result(-signum if signum is not None else code or 0)
             case _:
                 pass
@@ -215,14 +215,14 @@ class Run:
         argv = self.request.argv
         if self._case.args_before is not None:
             argv = argv[: len(argv) - self.shape.arguments] + self._case.args_before
-        server.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
+        await server.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
         await server.receive()
         program = argv[self.shape.flags_end :]
         ready = await server.prepare(self._case.preload, self._case.calls, self.shape.path, program)
         assert ready["type"] == "ready", ready
         self.refusal = str(ready["refusal"])
         if not self.refusal:
-            await server.serve()
+            server.serve()
 
     async def start_forked(self) -> str:
         """Let the worker be forked; return why it is not."""
@@ -236,7 +236,7 @@ class Run:
         if not why:
             return ""
         self._driver._exits[self._worker_id].exception()  # it is known
-        return f"{why}: {self.server.find_why()}"
+        return f"{why}: {await self.server.find_why()}"
 
     def start_cold(self) -> None:
         """Start a fresh worker."""

@@ -13,7 +13,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
@@ -32,6 +33,9 @@ from rallypoint.agent.preload.forkserver import Forkserver, Hangup
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 log = get_logger()
 
 HELLO_LIMIT_S = 30.0
@@ -43,8 +47,6 @@ WAIT_LIMIT_S = 20.0
 FORK_LIMIT_S = 10.0
 """How long the next of the forks may take; usually 20 ms. Then the forkserver is ended, and workers
 start cold."""
-EXIT_LIMIT_S = 1.0
-"""How long the exit of a forkserver may come after the end of its socket."""
 FAILURES_MAX = 3
 """With no worker forked in between; then workers start cold for good."""
 AGAIN_S = 1.0
@@ -52,14 +54,10 @@ AGAIN_S = 1.0
 AUTO_S = 10.0
 """So long after their start, workers that record their imports have made most of them."""
 RECORD_BYTES_MAX = 1 << 20
-"""Of the names that a cold worker has recorded."""
-
-
-_THEN_COLD = "every worker imports by itself"
-
-
+"""Of the names that cold workers have noted."""
 LEFT_OUT_MAX = 5
 """Packages and calls that are left out; each costs another import of the others."""
+_THEN_COLD = "every worker imports by itself"
 
 
 class CannotPreload(Exception):
@@ -89,6 +87,7 @@ class Preloader:
         guess: Callable[[], tuple[bool, bool]],
         terminal_fd: int,
         host: Callable[[], WorkerHost],
+        record: Callable[[], str],
         tasks: asyncio.TaskGroup,
     ) -> None:
         """Begin without a forkserver.
@@ -102,12 +101,9 @@ class Preloader:
                 without a round.
             terminal_fd: the terminal that output goes to, if it goes to one.
             host: returns the helper.
+            record: returns the file in which a cold worker notes what it imports.
             tasks: runs what takes time.
         """
-        self.records = preload.is_auto
-        """Workers that start cold record what they import."""
-        self.record_bytes_max = RECORD_BYTES_MAX
-        """A record that is longer has enough: no worker adds to it."""
         self._preload = preload
         self._shape = shape
         self._inherited = inherited
@@ -115,13 +111,16 @@ class Preloader:
         self._guess = guess
         self._terminal_fd = terminal_fd
         self._host = host
+        self._record = record
         self._tasks = tasks
         self._files = FileThread("records")
         self._ids = itertools.count(-1, -1)  # those of workers are above
         self._terminals: tuple[bool, bool] | None = None
         """Which streams of the last worker that could not be forked because of them are some."""
-        self._record = ""
-        """File with the modules that a cold worker has looked for."""
+        self._is_recording = preload.is_auto
+        """The first worker of each round notes what it imports, for the first forkserver."""
+        self._recorded: asyncio.TimerHandle | None = None
+        """Makes it."""
         self._failed: set[str] = set()
         """Modules that could not be imported."""
         self._left_out: set[str] = set()
@@ -144,8 +143,7 @@ class Preloader:
 
     def begin(self) -> None:
         """Make a forkserver, unless there is one or there cannot be."""
-        is_known = not self._preload.is_auto or self._record
-        if is_known and not (self._is_given_up or self._ready or self._is_making):
+        if not (self._is_recording or self._is_given_up or self._ready or self._is_making):
             self._is_slow = False
             self._making = self._tasks.create_task(self._make())
 
@@ -218,76 +216,69 @@ class Preloader:
         request = self._sample()
         if not self._has_probed:
             await self._probe(request)
-        server = self._spawn(request)
-        try:
-            async with asyncio.timeout(HELLO_LIMIT_S):
-                await server.receive()
-            async with asyncio.timeout(IMPORT_LIMIT_S):
-                await self._import(server, request)
-            if server.exited is not None:
-                raise Hangup(server.find_why())
+            self._has_probed = True
+        async with self._start(request) as server:
+            try:
+                async with asyncio.timeout(IMPORT_LIMIT_S):
+                    await server.receive()
+                    await self._import(server, request)
+                if server.end is not None:
+                    raise Hangup
+            except TimeoutError:
+                raise OSError("it has not answered in time") from None
+            except Hangup as error:
+                raise OSError(await server.find_why()) from error
             self._ready = server
-        except TimeoutError:
-            raise OSError("it has not answered in time") from None
-        except Hangup as error:
-            with suppress(TimeoutError):  # its exit says more, and may be a moment away
-                async with asyncio.timeout(EXIT_LIMIT_S):
-                    await server.has_ended.wait()
-            raise OSError(server.failure or server.find_why()) from error
-        finally:
-            if self._ready is not server:
-                self._end(server)
         names = ",".join(self._kept(self._preload.modules)) or "auto"
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
-    def _spawn(self, request: SpawnRequest) -> Forkserver:
-        terminals = self._terminals or self._guess()
+    @asynccontextmanager
+    async def _start(self, request: SpawnRequest) -> AsyncIterator[Forkserver]:
+        """Start a forkserver, and end it again unless it is the one that forks."""
         environment = forkserver_environment(request.env, self._inherited)
+        terminals = self._terminals or self._guess()
         server = Forkserver(next(self._ids), terminals, self._terminal_fd)
         try:
-            server.spawn(self._host(), request._replace(env=environment))
-        except BaseException:
-            server.close()
-            raise
-        self._servers[server.id] = server
-        return server
+            await server.spawn(self._host(), request._replace(env=environment))
+            self._servers[server.id] = server
+            yield server
+        finally:
+            if server is not self._ready:
+                self._end(server)
 
     async def _probe(self, request: SpawnRequest) -> None:
         """Find out whether the interpreter runs our hook; it would run the script without it."""
         python = request.argv[0]
         argv = probe_command(request.argv, self._shape)
-        server = self._spawn(request._replace(argv=argv))
-        try:
-            async with asyncio.timeout(HELLO_LIMIT_S):
-                await server.receive()
-        except TimeoutError:
-            raise CannotPreload(f"{python} did not answer within {HELLO_LIMIT_S:g} s") from None
-        except Hangup as error:
-            if server.failure:
-                raise OSError(server.failure) from error
-            why = "it has flags such as -S, -E or -I, or is no Python"
-            raise CannotPreload(f"{python} does not run sitecustomize: {why}") from error
-        finally:
-            self._end(server)
-        self._has_probed = True
+        async with self._start(request._replace(argv=argv)) as server:
+            try:
+                async with asyncio.timeout(HELLO_LIMIT_S):
+                    await server.receive()
+            except TimeoutError:
+                why = f"{python} did not answer within {HELLO_LIMIT_S:g} s"
+                raise CannotPreload(why) from None
+            except Hangup as error:
+                why = await server.find_why()
+                if isinstance(server.end, SpawnFailed):
+                    raise OSError(why) from error
+                why = "it has flags such as -S, -E or -I, or is no Python"
+                raise CannotPreload(f"{python} does not run sitecustomize: {why}") from error
 
     async def _import(self, server: Forkserver, request: SpawnRequest) -> None:
         modules = await self._find_modules()
         program = request.argv[self._shape.flags_end :]
         calls = self._kept(self._preload.calls)
         ready = await server.prepare(modules, calls, self._shape.path, program)
-        if ready.get("type") == "stale":
-            raise OSError(str(ready.get("why")))
         if ready.get("refusal"):
             raise CannotPreload(str(ready["refusal"]), str(ready.get("culprit", "")))
         for failure in ready.get("failed", ()):
             self._note_failure(str(failure["name"]), str(failure["error"]))
-        await server.serve()
+        server.serve()
 
     async def _find_modules(self) -> tuple[str, ...]:
         if not self._preload.is_auto:
             return self._kept(self._preload.modules)
-        names = await self._files.run("reading a record", lambda: _read_names(self._record))
+        names = await self._files.run("reading a record", lambda: _read_names(self._record()))
         return self._kept(importable(names, self._failed, self._shape.module))
 
     def _note_failure(self, name: str, error: str) -> None:
@@ -309,18 +300,22 @@ class Preloader:
 
     # --- workers ---
 
-    def choose(self, request: SpawnRequest, record: str) -> SpawnRequest:
+    def choose(self, request: SpawnRequest) -> SpawnRequest:
         """Return the request by which a worker starts: it is forked, if it can be.
 
         Args:
             request: by which it would start by itself.
-            record: file in which it would record what it imports; empty: it would not.
 
         Raises:
             OSError: no descriptor is left.
         """
+        if self._is_recording and request.env["RALLYPOINT_LOCAL_RANK"] == "0":
+            if self._recorded is None:
+                loop = asyncio.get_running_loop()
+                self._recorded = loop.call_later(AUTO_S, self._end_recording)
+            return request._replace(env=with_hook(request.env, RECORD_ENV, self._record()))
         if self._ready is None:
-            return self._recorded(request, record)
+            return request
         terminals = os.isatty(request.stdout_fd), os.isatty(request.stderr_fd)
         why = ""
         if terminals != self._ready.terminals:
@@ -329,23 +324,20 @@ class Preloader:
             why = find_difference(self._ready.request, request, self._shape)
         if why:
             log.info("worker_not_forked", why=why, then="it imports by itself")
-            return self._recorded(request, record)
+            return request
         self._keep(request)
         return forked_by(self._ready.id, request, self._shape)
 
-    def _recorded(self, request: SpawnRequest, record: str) -> SpawnRequest:
-        if not record:
-            return request
-        if not self._record:
-            self._record = record
-            asyncio.get_running_loop().call_later(AUTO_S, self.begin)
-        return request._replace(env=with_hook(request.env, RECORD_ENV, record))
+    def _end_recording(self) -> None:
+        self._is_recording = False
+        self.begin()
 
     def _keep(self, request: SpawnRequest) -> None:
         """Keep what it takes to start a worker cold, until it was forked."""
-        fds = [os.dup(request.stdin_fd)]
+        fds: list[int] = []
         try:
-            fds += [os.dup(request.stdout_fd), os.dup(request.stderr_fd)]
+            for fd in request.fds:
+                fds.append(os.dup(fd))
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -406,35 +398,32 @@ class Preloader:
                     self._failures = 0
                     _close(request)
                 return id in self._servers
-            case SpawnFailed(worker_id=id, message=text) if id in self._servers:
+            case Exited(worker_id=id) | SpawnFailed(worker_id=id) if id in self._servers:
                 server = self._servers.pop(id)
-                server.failure = text
-                server.has_ended.set()
-            case Exited(worker_id=id) if id in self._servers:
-                self._note_end(self._servers.pop(id), event)
+                server.note_end(event)
+                if server is self._ready:
+                    self._ready, self._is_slow = None, False
+                    self._making = self._tasks.create_task(self._replace(server, event))
             case _:
                 return False
         return True
 
-    def _note_end(self, server: Forkserver, event: Exited) -> None:
-        server.exited = event
-        server.has_ended.set()
-        if server is not self._ready:
-            return
-        self._ready = None
-        why = server.find_why()
+    async def _replace(self, server: Forkserver, event: Exited | SpawnFailed) -> None:
+        why = await server.find_why()
         server.close()
-        if event.exit_code == 0 or self._goes_on(why):  # 0: an imported file was changed
+        is_stale = isinstance(event, Exited) and event.exit_code == 0  # a file was changed
+        if is_stale or self._goes_on(why):
             log.info("forkserver_ended", why=why, then="another is made")
-            self.begin()
+            await self._make()
 
     async def close(self) -> None:
         """End everything; the helper's own end does the same."""
         self._is_given_up = True
         if self._making is not None:
             self._making.cancel()
-        if self._limit is not None:
-            self._limit.cancel()
+        for timer in (self._limit, self._recorded):
+            if timer is not None:
+                timer.cancel()
         for request in self._cold.values():
             _close(request)
         self._cold.clear()
@@ -443,7 +432,7 @@ class Preloader:
 
 
 def _close(request: SpawnRequest) -> None:
-    for fd in (request.stdin_fd, request.stdout_fd, request.stderr_fd):
+    for fd in request.fds:
         os.close(fd)
 
 

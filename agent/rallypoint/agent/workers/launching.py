@@ -69,8 +69,6 @@ class Prepared(Struct):
     request: SpawnRequest | None = None
     output: WorkerOutput | None = None
     refusal: str = ""
-    record: str = ""
-    """File in which it records what it imports; empty: it does not."""
 
 
 class Launcher(Struct):
@@ -204,7 +202,7 @@ class Launcher(Struct):
                 try:
                     request = worker.request
                     if self.preloader is not None:
-                        request = self.preloader.choose(request, worker.record)
+                        request = self.preloader.choose(request)
                     self.spawn(order, local_rank, request, output)
                 except (OSError, WorkerHostError, ValueError) as error:
                     # ValueError: the text of a plug-in cannot be encoded, or exceeds a frame.
@@ -269,25 +267,13 @@ class Launcher(Struct):
             if self.plugin is not None and output.error_file:  # it may name one file in each round
                 output.stale_error = read_stamp(Path(output.error_file))
             request = self._request(order, local_rank, output, ours, changed)
-            record = self._open_record(local_rank)
         except (OSError, ValueError) as error:
             if output is not None:
                 output.close()
             if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
                 raise
             return Prepared(refusal=f"cannot start a worker: {error}")
-        return Prepared(request, output, record=record)
-
-    def _open_record(self, local_rank: int) -> str:
-        """Make the file in which a worker records its imports; return "" if it does not.
-
-        It outlives the round: a worker that was forked adds nothing to it.
-        """
-        if self.preloader is None or not self.preloader.records:
-            return ""
-        path = self.own.path() / f"imports-{local_rank}"
-        path.touch(mode=0o600)
-        return str(path) if path.stat().st_size < self.preloader.record_bytes_max else ""
+        return Prepared(request, output)
 
     def _request(
         self,

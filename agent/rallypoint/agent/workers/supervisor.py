@@ -174,6 +174,7 @@ class Supervisor:
             guess=lambda: self.outputs.terminals(order, 0),
             terminal_fd=err if os.isatty(err) else consoles.out.fd,
             host=lambda: self.host,
+            record=lambda: str(self._own.path() / "imports"),
             tasks=self.tasks,
         )
 

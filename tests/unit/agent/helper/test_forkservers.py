@@ -66,7 +66,7 @@ async def serve(
     environment = forkserver_environment(dict(os.environ), {})
     server = Forkserver(SERVER, PIPES, -1)
     request = SpawnRequest(SERVER, argv, environment, "/", 1, 2)
-    server.spawn(talk.host, request)
+    await server.spawn(talk.host, request)
     node = Node(talk, server, output, argv)
     event = await talk.next()
     assert isinstance(event, Spawned), event
@@ -75,7 +75,7 @@ async def serve(
         await server.receive()
         ready = await server.prepare(modules, (), str(folder), argv[2:])
         assert ready["refusal"] == "" and ready["failed"] == [], ready
-        await server.serve()
+        server.serve()
     return node
 
 

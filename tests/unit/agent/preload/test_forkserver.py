@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from rallypoint.agent.helper.events import Exited, SpawnRequest
+from rallypoint.agent.helper.events import Exited, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.preload.forkserver import KEPT_BYTES, Forkserver, Hangup
@@ -39,7 +39,10 @@ class Pair:
     def __init__(self) -> None:
         self.server = Forkserver(-4, (False, False), -1)
         self.host = Host()
-        self.server.spawn(cast("WorkerHost", self.host), REQUEST)
+
+    async def begin(self) -> None:
+        """Start it."""
+        await self.server.spawn(cast("WorkerHost", self.host), REQUEST)
         *self.streams, passed = self.host.fds
         self.socket = socket.socket(fileno=passed)
         self.socket.settimeout(LIMIT_S)
@@ -62,6 +65,7 @@ class Pair:
 async def pair() -> AsyncIterator[Pair]:
     """A forkserver that was just started."""
     one = Pair()
+    await one.begin()
     yield one
     one.server.close()
     one.close()
@@ -119,17 +123,20 @@ async def test_output_of_the_imports_is_shown_by_each_worker(pair: Pair) -> None
                 left -= os.write(pair.streams[1], b"x" * left)
             except BlockingIOError:  # the pipe is full, and the agent reads it
                 await asyncio.sleep(0)
-    await pair.server.serve()
+    pair.server.serve()
 
     assert pair.read() == [{"type": "serve", "shown": {"1": "x" * KEPT_BYTES}}]
 
 
 async def test_forkserver_that_became_stale_tells_why(pair: Pair) -> None:
-    """It has looked, told the reason and ended."""
+    """It has looked, told the reason and ended. Its exit may be known before it was read."""
+    pair.server.look()
     pair.tell(type="stale", why="x.py has changed")
     pair.close()
+    pair.server.look()
+    pair.server.note_end(Exited(-4, 1, 0, None, at_ns=0))
 
-    assert pair.server.find_why() == "x.py has changed"
+    assert await pair.server.find_why() == "x.py has changed"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +154,17 @@ async def test_end_of_a_forkserver_is_explained(
 ) -> None:
     """As the helper tells it."""
     pair.close()
-    pair.server.exited = Exited(-4, 1, code, signum, at_ns=0)
+    pair.server.note_end(Exited(-4, 1, code, signum, at_ns=0))
 
-    assert pair.server.find_why() == expected
+    assert await pair.server.find_why() == expected
+
+
+async def test_forkserver_that_was_not_started_tells_why(pair: Pair) -> None:
+    """The end of its socket may be known before."""
+    pair.close()
+    with pytest.raises(Hangup):
+        await pair.server.receive()
+    failed = SpawnFailed(-4, 2, "cannot run python: No such file or directory")
+    asyncio.get_running_loop().call_soon(pair.server.note_end, failed)
+
+    assert await pair.server.find_why() == failed.message

@@ -79,7 +79,9 @@ class Table:
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         null = os.open(os.devnull, os.O_RDWR)
-        self.request = SpawnRequest(5, ("python", "-u", "t.py", "x"), {}, "/", null, null, null)
+        argv, env = ("python", "-u", "t.py", "x"), {"RALLYPOINT_LOCAL_RANK": "0"}
+        self.request = SpawnRequest(5, argv, env, "/", null, null, null)
+        self.record = ""
         self.host = Host(tasks)
         self.tasks = tasks
         self.preloader = self.make(Preload(modules=("json",)))
@@ -94,6 +96,7 @@ class Table:
             guess=lambda: (False, False),
             terminal_fd=-1,
             host=lambda: cast("WorkerHost", self.host),
+            record=lambda: self.record,
             tasks=self.tasks,
         )
         return self.preloader
@@ -105,8 +108,8 @@ class Table:
             await self.preloader.wait()
 
     def choose(self) -> SpawnRequest:
-        """Return the request of a worker, which records nothing."""
-        return self.preloader.choose(self.request, "")
+        """Return the request of a worker."""
+        return self.preloader.choose(self.request)
 
     def fork(self) -> int:
         """Ask for a worker that is forked; return the forkserver's id."""
@@ -129,6 +132,7 @@ async def table(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Table]:
         one = Table(tasks)
         yield one
         await one.preloader.close()
+    await asyncio.sleep(0)  # transports close
     os.close(one.request.stdout_fd)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -209,7 +213,7 @@ async def test_worker_that_differs_starts_cold(table: Table) -> None:
             table.request._replace(stdout_fd=slave),
             table.request._replace(cwd="/tmp"),
         ):
-            assert table.preloader.choose(request, "") == request
+            assert table.preloader.choose(request) == request
     os.close(master)
     os.close(slave)
 
@@ -315,7 +319,7 @@ async def test_output_may_go_elsewhere(table: Table) -> None:
     """Each rank may have another kind of output; a forked worker opens its streams for it."""
     await table.begin()
     reader, writer = os.pipe()
-    request = table.preloader.choose(table.request._replace(stdout_fd=writer), "")
+    request = table.preloader.choose(table.request._replace(stdout_fd=writer))
     os.close(reader)
     os.close(writer)
 
@@ -354,12 +358,15 @@ async def test_auto_imports_what_a_cold_worker_has_recorded(
     monkeypatch.setattr(module, "AUTO_S", 0.0)
     preloader = table.make(Preload(is_auto=True))
     record = tmp_path / "imports"
+    table.record = str(record)
     record.write_text("json\ngone\njson\nunfini")
     table.host.replies = [{**READY, "failed": [{"name": "gone", "error": "no"}]}]
     await table.begin()
     assert table.host.requests == []
     with capture_logs() as logs:
-        assert preloader.choose(table.request, str(record)).env[RECORD_ENV] == str(record)
+        assert table.choose().env[RECORD_ENV] == str(record)
+        other = table.request._replace(env={"RALLYPOINT_LOCAL_RANK": "1"})
+        assert preloader.choose(other) == other
         async with asyncio.timeout(LIMIT_S):
             while not preloader.is_importing:  # noqa: ASYNC110 - a timer of no time begins it
                 await asyncio.sleep(0)

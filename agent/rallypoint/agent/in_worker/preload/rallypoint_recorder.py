@@ -47,7 +47,8 @@ class Recorder:
         if not names:
             return
         try:  # opened each time: the program may close descriptors that it does not know
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self._path, flags, 0o600)
             try:
                 os.write(fd, "".join(one + "\n" for one in names).encode("utf-8", "replace"))
             finally:
