@@ -10,7 +10,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
+from rallypoint.server.rpc.barriers.reading import read_barriers
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import Wait
@@ -114,7 +114,7 @@ class Calls:
             reading = read_barriers(cast(Any, self), Pace(), job_id, size, token)
             try:
                 page = _finish(reading)
-            except UnknownJob:
+            except InputRefused:  # there is no such job
                 return
             listed += carried(page).barriers
             token, has_more = page.next_page_token, bool(page.next_page_token)

@@ -20,13 +20,14 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.calls import CallRefused
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.errors import limit_status, lost_status
+from rallypoint.server.rpc.errors import lost_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.lines import may_log
-from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, Stream
+from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -40,7 +41,7 @@ from rallypoint.server.rpc.sessions.connections import (
     note_ends,
 )
 from rallypoint.server.rpc.stalls import Stalls
-from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
+from rallypoint.server.rpc.status import invalid_status, silent_status
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 
@@ -74,13 +75,10 @@ async def accept(context: _Context, peers: Peers, find: Find) -> None:
         peers: what each host uses.
         find: chooses the service.
     """
-    try:
-        with peers.stream(context.peer(), time.monotonic()) as stream:
-            end = await _serve_first(context, stream, find)
-    except LimitExceeded as exceeded:
-        end = limit_status(exceeded)
+    with peers.stream(context.peer(), time.monotonic()) as stream:
+        end = await _serve_first(context, stream, find)
     if end is not None:
-        await abort_with(context, end)
+        raise CallRefused(end)
 
 
 async def _serve_first(context: _Context, stream: Stream, find: Find) -> Status | None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
+from rallypoint.server.coordinator import CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.inbox import InboxFull
+from rallypoint.server.rpc.calls import CallRefused
+from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.refusals.table import AGAIN_MS, HELLO_AGAIN_MS, TABLE, Row
+from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.enums import LIMITS, OUTCOMES
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.durations import to_duration
@@ -25,6 +31,26 @@ REASONS = {
     kind: details_pb2.RefusalReason.Value(f"REFUSAL_REASON_{kind.name}") for kind in RefusalKind
 }
 """The reason of each refusal of the core: both have the same name."""
+
+
+def to_status(error: BaseException) -> Status | None:
+    """Return the status that an exception means to a caller; None: it says nothing to one."""
+    match error:
+        case CallRefused() | AccessRefused():
+            return error.status
+        case InvalidMessage():
+            return invalid_status(error.path, error.problem)
+        case DecodeError():
+            return invalid_status("message", "cannot be decoded")
+        case InputRefused():
+            return refusal_status(error.refusal)
+        case LimitExceeded():
+            return limit_status(error)
+        case InboxFull():
+            return full_status()
+        case CoordinatorEnded():
+            return ended_status()
+    return None
 
 
 def refusal_status(refusal: Refusal) -> Status:
@@ -84,11 +110,6 @@ def _detail(row: Row, refusal: Refusal) -> Message | None:
             for field, expected, actual in refusal.differences:
                 detail.differences.add(field=field, expected=expected, actual=actual)
     return detail
-
-
-def unknown_job_status(job_id: str) -> Status:
-    """Return the status for a job that does not exist."""
-    return refusal_status(Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),)))
 
 
 def protocol_status(lowest: int, highest: int) -> Status:

@@ -4,7 +4,7 @@ With a gate, only those are let in who may make the call. Without one, no one is
 
 A bug becomes INTERNAL with the id of its line in the log, and without private text. A message that
 cannot be decoded is its sender's fault. When the coordinator has ended, every call is UNAVAILABLE.
-Refusals are no exceptions here: a handler aborts its call with their status.
+A refusal becomes the status that `to_status` knows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 from msgspec import Struct
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
-from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.rpc.errors import ended_status, internal_status, limit_status
+from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.errors import internal_status, to_status
 from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
-from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.callers import as_made
 from rallypoint.server.rpc.guards.entries import fields_max, has_more_fields
 from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
 from rallypoint.server.rpc.guards.lines import Lines, bind_caller, may_log
-from rallypoint.server.rpc.guards.peers import LimitExceeded, Peers, hosts_of
+from rallypoint.server.rpc.guards.peers import Peers, hosts_of
 from rallypoint.server.rpc.guards.received import RECEIVED, Received
 from rallypoint.server.rpc.guards.requests import (
     Requests,
@@ -44,20 +43,19 @@ from rallypoint.server.rpc.guards.requests import (
 )
 from rallypoint.server.rpc.guards.rests import Rests, bind_rest
 from rallypoint.server.rpc.guards.unread import Unread
-from rallypoint.server.rpc.status import abort_with, invalid_status
+from rallypoint.server.rpc.status import abort_with
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.limits import LEAST_REQUEST_BYTES, SERVICES, request_bytes_max
 
 log = get_logger()
 
-_Context = grpc.aio.ServicerContext[Any, Any]
 _Handler = Any
 """grpc.RpcMethodHandler: its annotations are those of handlers that are not asynchronous."""
 
 
-_Enter = Callable[[str, _Context], AbstractContextManager[Entry | None]]
+_Enter = Callable[[str, Context], AbstractContextManager[Entry | None]]
 """Lets a call in, by its method and context."""
-_Find = Callable[[str, _Context], _Context]
+_Find = Callable[[str, Context], Context]
 """Returns the context of a call, whose peer has made it, also through a relay."""
 _ANYONE = nullcontext()
 _Answer = TypeVar("_Answer")
@@ -77,11 +75,11 @@ _FIELDS_MAX = {
 """Fields that a request may have, by path; 0: they are not counted."""
 
 
-def _staying(entry: Entry | None, context: _Context) -> AbstractContextManager[None]:
+def _staying(entry: Entry | None, context: Context) -> AbstractContextManager[None]:
     return _ANYONE if entry is None else entry.staying(context)
 
 
-def _let_in(method: str, context: _Context) -> AbstractContextManager[None]:
+def _let_in(method: str, context: Context) -> AbstractContextManager[None]:
     return _ANYONE
 
 
@@ -151,8 +149,8 @@ class _Method(Struct, frozen=True):
 
     async def root(
         self,
-        context: _Context,
-        serve: Callable[[_Context, Entry | None], Awaitable[_Answer]],
+        context: Context,
+        serve: Callable[[Context, Entry | None], Awaitable[_Answer]],
         *,
         is_stream: bool,
     ) -> _Answer:
@@ -193,7 +191,7 @@ def _wrap(method: _Method, handler: _Handler) -> _Handler:
     if handler.unary_stream is not None:
         decode, receive = handler.request_deserializer, method.requests.receive
 
-        async def read(context: _Context) -> Any:
+        async def read(context: Context) -> Any:
             return decode(await receive(context, most))
 
         return grpc.stream_stream_rpc_method_handler(
@@ -208,14 +206,14 @@ def _wrap(method: _Method, handler: _Handler) -> _Handler:
     )
 
 
-def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context], Awaitable[bytes]]:
+def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, Context], Awaitable[bytes]]:
     serve, decode, most = handler.unary_unary, handler.request_deserializer, method.bytes_max
     assert serve is not None and decode is not None and handler.response_serializer is not None
     encode = _encode_unless_done(handler.response_serializer)
     fields = _FIELDS_MAX.get(method.path, 0)
     is_read = method.path.rpartition("/")[2].startswith(("Get", "List"))
 
-    async def answer(context: _Context, entry: Entry | None) -> bytes:
+    async def answer(context: Context, entry: Entry | None) -> bytes:
         method.unread.check(context)
         message = await method.requests.receive(context, most)
         if fields and has_more_fields(message, fields):
@@ -231,7 +229,7 @@ def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context],
         method.unread.note(context, len(answered))
         return answered
 
-    async def call(stream: Any, context: _Context) -> bytes:
+    async def call(stream: Any, context: Context) -> bytes:
         serving = method.root(context, answer, is_stream=False)
         del stream, context  # see `root`
         return await serving
@@ -241,9 +239,9 @@ def _wrap_unary(method: _Method, handler: _Handler) -> Callable[[Any, _Context],
 
 def _wrap_streaming(
     method: _Method,
-    serve: Callable[[Any, _Context], Any],
-    read: Callable[[_Context], Awaitable[Any]] | None,
-) -> Callable[[Any, _Context], Awaitable[None]]:
+    serve: Callable[[Any, Context], Any],
+    read: Callable[[Context], Awaitable[Any]] | None,
+) -> Callable[[Any, Context], Awaitable[None]]:
     """Return the wrapped handler of a call with a stream of answers.
 
     Args:
@@ -252,12 +250,12 @@ def _wrap_streaming(
         read: returns the one request; None for a stream of them.
     """
 
-    async def call(stream: Any, context: _Context) -> None:
+    async def call(stream: Any, context: Context) -> None:
         serving = method.root(context, partial(answer, stream), is_stream=True)
         del stream, context  # see `root`
         await serving
 
-    async def answer(stream: Any, context: _Context, entry: Entry | None) -> None:
+    async def answer(stream: Any, context: Context, entry: Entry | None) -> None:
         request = stream
         if read is not None:
             request = await read(context)
@@ -286,7 +284,7 @@ def _encode_unless_done(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes
     return lambda answer: answer if isinstance(answer, bytes) else encode(answer)
 
 
-async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:
+async def _write_all(answers: AsyncIterator[Any], context: Context) -> None:
     async with aclosing(answers):  # type: ignore[type-var]  # an asynchronous generator
         async for answer in answers:
             await context.write(answer)
@@ -297,7 +295,7 @@ def _size_of(metadata: Iterable[tuple[str, str | bytes]]) -> int:
     return sum(len(key) + len(value) for key, value in metadata)
 
 
-def _bind_call(method: str, context: _Context) -> None:
+def _bind_call(method: str, context: Context) -> None:
     bind_context(method=method.rpartition("/")[2], peer=unquote(context.peer()))
 
 
@@ -310,25 +308,16 @@ def _bind_request(request: Message, entry: Entry | None) -> None:
         entry.require_job(job_id)
 
 
-def _to_end(error: Exception, context: _Context, method: str) -> Status | Exception:
+def _to_end(error: Exception, context: Context, method: str) -> Status | Exception:
     """Return the status that an exception means, or the exception that gRPC has to get."""
-    if isinstance(error, grpc.aio.AbortError):
+    if isinstance(error, grpc.aio.AbortError | CallRefused):
         return error
-    if isinstance(error, AccessRefused):
-        return error.status
-    if isinstance(error, LimitExceeded):
-        return limit_status(error)
     causes = tuple(_leaves(error))
-    if any(isinstance(cause, CoordinatorEnded) for cause in causes):
-        return ended_status()
-    problem = next(filter(None, map(_find_problem, causes)), "")
-    if problem:
-        # What anyone may call must not let anyone fill the log.
-        if POLICY.get(method, CLOSED).is_open:
-            log.debug("message_rejected", path="message", problem=problem)
-        elif may_log():
-            log.warning("message_rejected", path="message", problem=problem)
-        return invalid_status("message", problem)
+    status = next(filter(None, map(to_status, causes)), None)
+    if status is not None:
+        if any(isinstance(cause, TooLarge | DecodeError) for cause in causes):
+            _note_rejected(method, status)
+        return status
     if has_ended(causes, context):
         return error  # gRPC expects this and sends nothing
     incident = new_incident()
@@ -336,16 +325,19 @@ def _to_end(error: Exception, context: _Context, method: str) -> Status | Except
     return internal_status(incident)
 
 
-def _find_problem(cause: BaseException) -> str:
-    """Return what is wrong with a message that cannot be decoded; empty: it is not that."""
-    if isinstance(cause, TooLarge):
-        return cause.problem
-    return "cannot be decoded" if isinstance(cause, DecodeError) else ""
+def _note_rejected(method: str, status: Status) -> None:
+    """Log a message that was not decoded. What anyone may call must not let anyone fill the log."""
+    if POLICY.get(method, CLOSED).is_open:
+        log.debug("message_rejected", problem=status.message)
+    elif may_log():
+        log.warning("message_rejected", problem=status.message)
 
 
-async def _end(context: _Context, end: Status | Exception) -> NoReturn:
+async def _end(context: Context, end: Status | Exception) -> NoReturn:
     """End a call."""
     try:
+        if isinstance(end, CallRefused):
+            await abort_with(context, end.status, rests=not end.is_forwarded)
         if isinstance(end, Status):
             await abort_with(context, end)
     except grpc.aio.AbortError as error:
@@ -366,7 +358,7 @@ _AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError, cygrpc.ExecuteBat
 gone. Then the call is not `done`: no status was sent."""
 
 
-def has_ended(causes: Sequence[BaseException], context: _Context) -> bool:
+def has_ended(causes: Sequence[BaseException], context: Context) -> bool:
     """Return whether exceptions only say that a call has ended, or that its peer has gone."""
     is_over = context.done() or any(isinstance(cause, grpc.aio.InternalError) for cause in causes)
     return is_over and all(isinstance(cause, _AFTER_THE_END) for cause in causes)

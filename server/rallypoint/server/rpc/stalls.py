@@ -7,6 +7,20 @@ each would cost as much as the write itself. One timer waits for the earliest li
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rallypoint.base.log import get_logger
+from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.errors import stalled_status
+from rallypoint.server.rpc.guards.lines import may_log
+
+log = get_logger()
+
+STALL_S_MAX = 30.0
+"""Longest time that a watcher may take to read an answer. An agent has only a lease, but a person
+may suspend a watching program for a moment."""
 
 
 class Stalls:
@@ -16,6 +30,29 @@ class Stalls:
         """Start without writes."""
         self._due_s: dict[asyncio.Timeout, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def writing(self, context: Context) -> AsyncIterator[Callable[[Any], Awaitable[None]]]:
+        """Return how a watch writes its answers, one at a time.
+
+        Raises:
+            CallRefused: when the watcher does not read one in time.
+        """
+        try:
+            async with asyncio.timeout(None) as scope:
+
+                async def write(answer: Any) -> None:
+                    self.begin(scope, STALL_S_MAX)
+                    try:
+                        await context.write(answer)
+                    finally:
+                        self.end(scope)
+
+                yield write
+        except TimeoutError:
+            if may_log():
+                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
+            raise CallRefused(stalled_status(STALL_S_MAX)) from None
 
     def begin(self, scope: asyncio.Timeout, limit_s: float) -> None:
         """Note that a write begins.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.rests import rest
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
@@ -40,9 +41,15 @@ _RESTING = (
 """The statuses of calls that do not succeed when they are made again at once."""
 
 
-async def abort_with(context: grpc.aio.ServicerContext[Any, Any], status: Status) -> NoReturn:
-    """End the call with `status` and its details. A refusal of many may have to wait."""
+async def abort_with(context: Context, status: Status, *, rests: bool = True) -> NoReturn:
+    """End the call with `status` and its details. A refusal of many may have to wait.
+
+    Args:
+        context: of the call.
+        status: for the caller.
+        rests: whether it counts here as a refusal; another coordinator may have counted it.
+    """
     converted = rpc_status.to_status(status)
-    if converted.code in _RESTING:
+    if rests and converted.code in _RESTING:
         await rest()
     await context.abort(converted.code, converted.details, converted.trailing_metadata)

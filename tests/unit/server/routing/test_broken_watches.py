@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.rpc.routing import whole
-from rallypoint.server.rpc.routing.ends import write_in_time
+from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import event_service_pb2, event_service_pb2_grpc
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
@@ -27,11 +27,12 @@ async def test_watch_ends_while_its_first_answer_is_sent(monkeypatch: pytest.Mon
     """A shard loses its owner meanwhile: the client learns of it once it has read the answer."""
     is_sending = asyncio.Event()
 
-    async def write(context: Any, answer: Any) -> None:
-        is_sending.set()
-        await write_in_time(context, answer)
+    class Noting(Stalls):
+        def begin(self, scope: asyncio.Timeout, limit_s: float) -> None:
+            is_sending.set()
+            super().begin(scope, limit_s)
 
-    monkeypatch.setattr(whole, "write_in_time", write)
+    monkeypatch.setattr(whole, "Stalls", Noting)
     async with fleet() as made:
         first = made.members[0]
         jobs: Any = jobs_grpc.JobServiceStub(first.channel)

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from rallypoint.server.rpc.routing.marks import SHARD_KEY, Context, marked_shard
+from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.routing.marks import SHARD_KEY, marked_shard
 
 
 class FakeContext:

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission
-from rallypoint.server.rpc import job_service, watchers
+from rallypoint.server.rpc import job_service, stalls, watchers
+from rallypoint.server.rpc.calls import CallRefused
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.reading import jobs
@@ -126,23 +127,16 @@ async def test_new_watcher_sees_the_present(monkeypatch: pytest.MonkeyPatch) -> 
 class DeafContext:
     """A call whose peer reads nothing."""
 
-    def __init__(self) -> None:
-        self.code: grpc.StatusCode | None = None
-
     def peer(self) -> str:
         return "ipv4:10.0.0.1:4711"
 
     async def write(self, answer: bytes) -> None:
         await asyncio.Event().wait()
 
-    async def abort(self, code: grpc.StatusCode, *_: object) -> None:
-        self.code = code
-        raise grpc.aio.AbortError
-
 
 async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it no longer counts as a watcher; one that waits for a change is not ended."""
-    monkeypatch.setattr(job_service, "STALL_S_MAX", 0.02)
+    monkeypatch.setattr(stalls, "STALL_S_MAX", 0.02)
     services: list[Any] = []
     genuine = job_service.JobService.__init__
 
@@ -156,12 +150,12 @@ async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPat
         async with watching(server, "job", 1) as calls:
             await read_all(calls)
             deaf: Any = DeafContext()
-            with pytest.raises(grpc.aio.AbortError):
+            with pytest.raises(CallRefused) as caught:
                 await services[0].WatchJob(service_pb2.WatchJobRequest(job_id="job"), deaf)
             await cordon(server, "job", "n1")
             await read_all(calls)
 
-            assert grpc.StatusCode.DEADLINE_EXCEEDED is deaf.code
+            assert grpc.StatusCode.DEADLINE_EXCEEDED.value[0] == caught.value.status.code
             (watched,) = services[0]._watchers._watched["job"].values()
             assert 1 == watched.watchers
 

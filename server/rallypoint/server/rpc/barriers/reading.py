@@ -10,6 +10,7 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.barriers.views import barrier_message
+from rallypoint.server.rpc.calls import find_job
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
@@ -18,10 +19,6 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 _Place = tuple[int, str]
 """Round and name; round 0 for barriers of the run, which come first."""
 _START: _Place = (-1, "")
-
-
-class UnknownJob(Exception):
-    """There is no such job."""
 
 
 async def read_barriers(
@@ -38,7 +35,7 @@ async def read_barriers(
 
     Raises:
         InvalidMessage: when the token is none.
-        UnknownJob: when there is no such job.
+        InputRefused: when there is no such job.
     """
     page, left, after = barrier_pb2.ListBarriersResponse(), PAGE_BYTES_MAX, read_token(token)
     async with pace.turn():
@@ -63,9 +60,7 @@ def _take_slice(
     job_id: JobId, after: _Place, wanted: int, state: State, now_ms: int
 ) -> tuple[list[barrier_pb2.Barrier], bool]:
     """Return the next barriers that a slice has time for, at least one, and whether more follow."""
-    job = state.jobs.get(job_id)
-    if job is None:
-        raise UnknownJob
+    job = find_job(state, job_id)
     opened = {
         (key.round, key.name): barrier
         for key, barrier in state.barriers.get(job_id, {}).items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import Coordinator, InputRefused
@@ -15,18 +14,16 @@ from rallypoint.server.core.model.barrier import BarrierKey, Ended, Expected
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.barriers.openings import Openings, is_large
-from rallypoint.server.rpc.barriers.reading import UnknownJob, read_barriers
+from rallypoint.server.rpc.barriers.reading import read_barriers
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
+from rallypoint.server.rpc.calls import CallRefused, Context, find_job
 from rallypoint.server.rpc.convert.barriers import to_arrive, to_key
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_page
-from rallypoint.server.rpc.errors import refusal_status, unknown_job_status
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
-from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
@@ -60,30 +57,21 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         self._pace = pace
 
     async def Arrive(
-        self,
-        request: barrier_pb2.ArriveRequest,
-        context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+        self, request: barrier_pb2.ArriveRequest, context: Context
     ) -> barrier_pb2.ArriveResponse:
-        """Wait at a barrier. What exceeds a limit is refused when its request is gone."""
-        try:
-            arriving = self._count(request, context)
-            del request  # with all names that it expects; each call that waits would keep them
-            key, wait = await arriving
-            ended = await wait.end()
-        except InvalidMessage as invalid:
-            await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except InputRefused as refused:
-            await abort_with(context, refusal_status(refused.refusal))
+        """Wait at a barrier."""
+        arriving = self._count(request, context)
+        del request  # with all names that it expects; each call that waits would keep them
+        key, wait = await arriving
+        ended = await wait.end()
         if wait.answer is None:  # one for all
             wait.answer = _answer(key, ended, self._outboxes)
         if isinstance(wait.answer, Status):
-            await abort_with(context, wait.answer)
+            raise CallRefused(wait.answer)
         return wait.answer  # type: ignore[return-value]  # the interceptor lets bytes pass
 
     async def _count(
-        self,
-        request: barrier_pb2.ArriveRequest,
-        context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+        self, request: barrier_pb2.ArriveRequest, context: Context
     ) -> tuple[BarrierKey, Wait]:
         """Count an arrival; return its barrier, and the wait for its generation."""
         claim = self._tokens.claim(request.job_id, context.invocation_metadata())
@@ -126,27 +114,18 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         return Wait(ended=ended)
 
     async def ListBarriers(
-        self,
-        request: barrier_pb2.ListBarriersRequest,
-        context: grpc.aio.ServicerContext[
-            barrier_pb2.ListBarriersRequest, barrier_pb2.ListBarriersResponse
-        ],
+        self, request: barrier_pb2.ListBarriersRequest, context: Context
     ) -> barrier_pb2.ListBarriersResponse:
         """Return a page of open barriers."""
-        try:
-            size, token = to_page(request)
-            job_id = JobId(request.job_id)
-            return await read_barriers(self._coordinator, self._pace, job_id, size, token)
-        except InvalidMessage as invalid:
-            await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except UnknownJob:
-            await abort_with(context, unknown_job_status(request.job_id))
+        size, token = to_page(request)
+        job_id = JobId(request.job_id)
+        return await read_barriers(self._coordinator, self._pace, job_id, size, token)
 
 
 def _convert(
     request: barrier_pb2.ArriveRequest,
     claim: inputs.Claim,
-    context: grpc.aio.ServicerContext[barrier_pb2.ArriveRequest, barrier_pb2.ArriveResponse],
+    context: Context,
     known: Expected | None = None,
 ) -> inputs.Arrive:
     clock_ms = time.time_ns() // 1_000_000
@@ -155,9 +134,7 @@ def _convert(
 
 def _over(state: State, arrive: inputs.Arrive) -> Refusal:
     """Return the refusal of a worker whose round or run is over."""
-    job, claim = state.jobs.get(arrive.job_id), arrive.claim
-    if job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", arrive.job_id),))
+    job, claim = find_job(state, arrive.job_id), arrive.claim
     if job.run != claim.run:
         return Refusal(RefusalKind.RUN_OVER, (("expected", job.run), ("actual", claim.run)))
     facts = (("expected", job.round_number), ("actual", claim.round))

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-import grpc
-
-from rallypoint.base.log import get_logger
-from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.errors import limit_status, refusal_status, stalled_status
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.events.reading import (
     Asked,
     Place,
@@ -26,16 +22,12 @@ from rallypoint.server.rpc.events.reading import (
     watch_answer,
 )
 from rallypoint.server.rpc.events.waits import EventWatch
-from rallypoint.server.rpc.guards.lines import may_log
-from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
+from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.stalls import Stalls
-from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc
-
-log = get_logger()
 
 PROGRESS_S = 5.0
 """How often a watch learns how far it is, when none of the new events is for it. After an
@@ -43,11 +35,6 @@ interruption it need not begin where events are lost."""
 PAUSE_S = 0.02
 """Shortest time between two answers of a watch: a job whose nodes join one after another makes few
 answers with many events."""
-STALL_S_MAX = 30.0
-"""Longest time that a watch may take to read an answer."""
-
-T = TypeVar("T")
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class EventService(events_grpc.EventServiceServicer):
@@ -61,47 +48,26 @@ class EventService(events_grpc.EventServiceServicer):
         self._stalls = Stalls()
 
     async def ListEvents(
-        self, request: events_pb2.ListEventsRequest, context: _Context
+        self, request: events_pb2.ListEventsRequest, context: Context
     ) -> events_pb2.ListEventsResponse:
         """Return a page of events."""
-        return await self._answer(context, self._list(request))
-
-    async def WatchEvents(  # type: ignore[override]  # a handler may write instead of yield
-        self, request: events_pb2.WatchEventsRequest, context: _Context
-    ) -> None:
-        """Send events and those to come."""
-        await self._answer(context, self._watch(request, context))
-
-    async def _answer(self, context: _Context, work: Awaitable[T]) -> T:
-        """Return the answer to a call, or end it with the status of its refusal."""
-        try:
-            return await work
-        except InvalidMessage as invalid:
-            await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except LimitExceeded as full:
-            await abort_with(context, limit_status(full))
-        except InputRefused as refused:
-            await abort_with(context, refusal_status(refused.refusal))
-
-    async def _list(self, request: events_pb2.ListEventsRequest) -> events_pb2.ListEventsResponse:
         asked, place = to_list(request)
         if place is None:
-            place = await self._coordinator.read(lambda state, now_ms: begin(asked, state))
+            place = await self._coordinator.read(partial(self._begin, asked))
         batch = await self._reader.take(asked, place)
         return list_answer(batch, place)
 
-    async def _watch(self, request: events_pb2.WatchEventsRequest, context: _Context) -> None:
+    async def WatchEvents(  # type: ignore[override]  # a handler may write instead of yield
+        self, request: events_pb2.WatchEventsRequest, context: Context
+    ) -> None:
+        """Send events and those to come."""
         asked = to_watch(request)
         watch = EventWatch(asked.job_id, host_of(context.peer()))
         self._waits.enter(watch)
         try:
             place = await self._coordinator.read(partial(self._begin, asked))
-            async with asyncio.timeout(None) as scope:
-                await self._send_all(asked, place, watch, scope, context)
-        except TimeoutError:
-            if may_log():
-                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
-            await abort_with(context, stalled_status(STALL_S_MAX))
+            async with self._stalls.writing(context) as write:
+                await self._send_all(asked, place, watch, write)
         finally:
             self._waits.leave(watch)
 
@@ -114,8 +80,7 @@ class EventService(events_grpc.EventServiceServicer):
         asked: Asked,
         place: Place,
         watch: EventWatch,
-        scope: asyncio.Timeout,
-        context: _Context,
+        write: Callable[[Any], Awaitable[None]],
     ) -> NoReturn:
         """Send a watch its first answer at once, and then every event, until the call ends."""
         is_due = True
@@ -123,11 +88,7 @@ class EventService(events_grpc.EventServiceServicer):
             watch.changed.clear()
             batch = await self._reader.take(asked, place)
             if batch.encoded or is_due:
-                self._stalls.begin(scope, STALL_S_MAX)
-                try:
-                    await context.write(watch_answer(batch, place))
-                finally:
-                    self._stalls.end(scope)
+                await write(watch_answer(batch, place))
             is_due = False
             if not batch.has_more:
                 await asyncio.sleep(PAUSE_S)

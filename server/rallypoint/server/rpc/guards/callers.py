@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.wire.credentials import RELAYED_PEER_KEY
 
 AGENTS = "/rallypoint.v1.AgentService/"
 """Calls of agents are not passed on, but carried: what relays say of them is in their streams."""
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RelayedContext:

@@ -17,17 +17,19 @@ import grpc
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, host_of
 from rallypoint.server.rpc.guards.received import RECEIVED
-from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
+from rallypoint.server.rpc.status import silent_status
 
 log = get_logger()
 
 _EOF: object = grpc.aio.EOF
 
 
-class TooLarge(Exception):
+class TooLarge(InvalidMessage):
     """A message has more bytes than any that fits the contract: it is not decoded.
 
     A message of many empty parts takes 27 times its bytes when it is decoded.
@@ -35,8 +37,7 @@ class TooLarge(Exception):
 
     def __init__(self, size: int, most: int) -> None:
         """Keep how many bytes there are, and how many there may be."""
-        super().__init__(f"{size:,} bytes")
-        self.problem = f"has {size:,} bytes, more than {most:,}"
+        super().__init__("message", f"has {size:,} bytes, more than {most:,}")
 
 
 class TooMany(TooLarge):
@@ -44,8 +45,9 @@ class TooMany(TooLarge):
 
     def __init__(self, most: int) -> None:
         """Keep how many fields there may be."""
-        Exception.__init__(self, f"more than {most} fields")
-        self.problem = f"has more than {most} fields and entries of lists"
+        InvalidMessage.__init__(
+            self, "message", f"has more than {most} fields and entries of lists"
+        )
 
 
 def measure(message: bytes, most: int) -> None:
@@ -71,8 +73,8 @@ class Requests:
         self._warned_s = float("-inf")
         """When the log last named a host."""
 
-    async def receive(self, context: grpc.aio.ServicerContext[Any, Any], most: int) -> bytes:
-        """Return the request of a call, or end the call when none comes.
+    async def receive(self, context: Context, most: int) -> bytes:
+        """Return the request of a call.
 
         Args:
             context: of the call.
@@ -80,6 +82,8 @@ class Requests:
 
         Raises:
             LimitExceeded: when too many calls of its host wait.
+            CallRefused: when none comes in time.
+            InvalidMessage: when the client sends none.
             TooLarge: when it has more.
         """
         host = host_of(context.peer())
@@ -91,13 +95,13 @@ class Requests:
                 request: Any = await context.read()
         except TimeoutError:
             status = silent_status(f"no request arrived within {limits.REQUEST_S_MAX:g} s")
-            await abort_with(context, status)
+            raise CallRefused(status) from None
         finally:
             self._awaited[host] -= 1
             if not self._awaited[host]:
                 del self._awaited[host]
         if request is _EOF:
-            await abort_with(context, invalid_status("message", "is missing"))
+            raise InvalidMessage("message", "is missing")
         assert isinstance(request, bytes)
         measure(request, most)
         return request

@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-import grpc
-
-from rallypoint.base.log import get_logger
-from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.keys.writes import count_bytes
 from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
-from rallypoint.server.rpc.errors import refusal_status, stalled_status
 from rallypoint.server.rpc.guards.job_bytes import JobBytes
-from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.keys import views
@@ -30,18 +25,12 @@ from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_key
 from rallypoint.server.rpc.keys.waits import KeyWait
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.stalls import Stalls
-from rallypoint.server.rpc.status import abort_with, invalid_status
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
-
-log = get_logger()
 
 PROGRESS_S = 5.0
 """How often a watch without changes learns the latest revision. After an interruption it need not
 begin at one that is forgotten."""
-STALL_S_MAX = 30.0
-"""Longest time that a watch may take to read an answer."""
-
 SMALL_BYTES = 4_096
 """Of the keys and values that a request changes. So few take no longer than the rest of a call, and
 never wait."""
@@ -52,9 +41,6 @@ BURST_S = 4.0
 """A job that has made none for so long may make as many at once as in that time."""
 PATIENCE_S = 4.0
 """Longest wait of a change for those before it. So at most 8 MiB of changes of a job wait."""
-
-T = TypeVar("T")
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class KeyValueService(keys_grpc.KeyValueServiceServicer):
@@ -79,75 +65,90 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         self._stalls = Stalls()
 
     async def PutKey(
-        self, request: keys_pb2.PutKeyRequest, context: _Context
+        self, request: keys_pb2.PutKeyRequest, context: Context
     ) -> keys_pb2.PutKeyResponse:
         """Set a key."""
-        answer = await self._answer(context, self._write(request, context))
+        answer = await self._write(request, context)
         return views.put_message(answer, self._outboxes)
 
     async def AddToKey(
-        self, request: keys_pb2.AddToKeyRequest, context: _Context
+        self, request: keys_pb2.AddToKeyRequest, context: Context
     ) -> keys_pb2.AddToKeyResponse:
         """Add to a number."""
-        answer = await self._answer(context, self._write(request, context))
+        answer = await self._write(request, context)
         return views.add_message(answer, self._outboxes)
 
     async def CompareAndSetKey(
-        self, request: keys_pb2.CompareAndSetKeyRequest, context: _Context
+        self, request: keys_pb2.CompareAndSetKeyRequest, context: Context
     ) -> keys_pb2.CompareAndSetKeyResponse:
         """Set a key if it is as expected."""
-        answer = await self._answer(context, self._write(request, context))
+        answer = await self._write(request, context)
         return views.swapped_message(answer, self._outboxes, request.key)
 
     async def DeleteKey(
-        self, request: keys_pb2.DeleteKeyRequest, context: _Context
+        self, request: keys_pb2.DeleteKeyRequest, context: Context
     ) -> keys_pb2.DeleteKeyResponse:
         """Delete a key."""
-        answer = await self._answer(context, self._write(request, context))
+        answer = await self._write(request, context)
         return views.deleted_message(answer, self._outboxes, request.key)
 
     async def WriteKeys(
-        self, request: keys_pb2.WriteKeysRequest, context: _Context
+        self, request: keys_pb2.WriteKeysRequest, context: Context
     ) -> keys_pb2.WriteKeysResponse:
         """Make several changes in one step."""
-        answer = await self._answer(context, self._write(request, context))
+        answer = await self._write(request, context)
         keys = [one.key for one in request.writes]
         return views.written_message(answer, self._outboxes, keys)
 
     async def GetKeys(
-        self, request: keys_pb2.GetKeysRequest, context: _Context
+        self, request: keys_pb2.GetKeysRequest, context: Context
     ) -> keys_pb2.GetKeysResponse:
         """Return the values of keys; wait for them if the caller does."""
-        return await self._answer(context, self._get(request, context))
+        claim = self._claim(request.job_id, context)
+        get = to_get(request, claim, context.time_remaining())
+        if not get.timeout_ms:
+            return (await self._coordinator.read(partial(get_keys, get))).answer
+        wait = KeyWait(claim.job_id, [])
+        begin = partial(self._look, get, wait)
+        try:
+            async with asyncio.timeout(get.timeout_ms / 1000):
+                found = await self._coordinator.read(begin)
+                while found.missing:
+                    await wait.changed.wait()
+                    found = await self._coordinator.read(begin)
+        except TimeoutError:
+            found = await self._coordinator.read(partial(get_keys, get))
+        finally:
+            self._outboxes.keys.remove(wait)
+        if found.missing:
+            missing = [place.key for place in found.missing]
+            raise CallRefused(views.missing_status(missing, get.timeout_ms / 1000))
+        return found.answer
 
     async def ListKeys(
-        self, request: keys_pb2.ListKeysRequest, context: _Context
+        self, request: keys_pb2.ListKeysRequest, context: Context
     ) -> keys_pb2.ListKeysResponse:
         """Return a page of keys."""
-        return await self._answer(context, self._list(request, context))
+        page = to_page(request, self._claim(request.job_id, context))
+        return await self._coordinator.read(partial(list_keys, page))
 
     async def WatchKeys(  # type: ignore[override]  # a handler may write instead of yield
-        self, request: keys_pb2.WatchKeysRequest, context: _Context
+        self, request: keys_pb2.WatchKeysRequest, context: Context
     ) -> None:
         """Send every change of keys."""
-        await self._answer(context, self._watch(request, context))
-
-    async def _answer(self, context: _Context, work: Awaitable[T]) -> T:
-        """Return the answer to a call, or end it with the status of its refusal.
-
-        What exceeds a limit is refused when its request is gone.
-        """
+        watch = to_watch(request, self._claim(request.job_id, context), _clock_ms())
+        cursor = Cursor(watch, host_of(context.peer()), self._outboxes.keys)
         try:
-            return await work
-        except InvalidMessage as invalid:
-            await abort_with(context, invalid_status(invalid.path, invalid.problem))
-        except InputRefused as refused:
-            await abort_with(context, refusal_status(refused.refusal))
+            answer = await self._coordinator.read(cursor.begin)
+            async with self._stalls.writing(context) as write:
+                await self._send_changes(cursor, answer, write)
+        finally:
+            cursor.end()
 
-    def _claim(self, job_id: str, context: _Context) -> inputs.Claim:
+    def _claim(self, job_id: str, context: Context) -> inputs.Claim:
         return self._tokens.claim(job_id, context.invocation_metadata())
 
-    async def _write(self, request: Any, context: _Context) -> Answer:
+    async def _write(self, request: Any, context: Context) -> Answer:
         writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
         await self._pay(writes, context.time_remaining())
         keys = self._outboxes.keys
@@ -170,36 +171,6 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         now_s = asyncio.get_running_loop().time()
         await asyncio.sleep(self._large.use(writes.job_id, size, now_s, patience_s))
 
-    async def _list(
-        self, request: keys_pb2.ListKeysRequest, context: _Context
-    ) -> keys_pb2.ListKeysResponse:
-        page = to_page(request, self._claim(request.job_id, context))
-        return await self._coordinator.read(partial(list_keys, page))
-
-    async def _get(
-        self, request: keys_pb2.GetKeysRequest, context: _Context
-    ) -> keys_pb2.GetKeysResponse:
-        claim = self._claim(request.job_id, context)
-        get = to_get(request, claim, context.time_remaining())
-        if not get.timeout_ms:
-            return (await self._coordinator.read(partial(get_keys, get))).answer
-        wait = KeyWait(claim.job_id, [])
-        begin = partial(self._look, get, wait)
-        try:
-            async with asyncio.timeout(get.timeout_ms / 1000):
-                found = await self._coordinator.read(begin)
-                while found.missing:
-                    await wait.changed.wait()
-                    found = await self._coordinator.read(begin)
-        except TimeoutError:
-            found = await self._coordinator.read(partial(get_keys, get))
-        finally:
-            self._outboxes.keys.remove(wait)
-        if found.missing:
-            missing = [place.key for place in found.missing]
-            await abort_with(context, views.missing_status(missing, get.timeout_ms / 1000))
-        return found.answer
-
     def _look(self, get: Get, wait: KeyWait, state: State, now_ms: int) -> Found:
         """Read the keys in a turn; wait for those that do not exist."""
         waits = self._outboxes.keys
@@ -211,34 +182,15 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
             waits.wait(wait, state)
         return found
 
-    async def _watch(self, request: keys_pb2.WatchKeysRequest, context: _Context) -> None:
-        watch = to_watch(request, self._claim(request.job_id, context), _clock_ms())
-        cursor = Cursor(watch, host_of(context.peer()), self._outboxes.keys)
-        try:
-            answer = await self._coordinator.read(cursor.begin)
-            async with asyncio.timeout(None) as scope:
-                await self._send_changes(cursor, answer, scope, context)
-        except TimeoutError:
-            if may_log():
-                log.warning("watcher_stalled", limit_s=STALL_S_MAX)
-            await abort_with(context, stalled_status(STALL_S_MAX))
-        finally:
-            cursor.end()
-
     async def _send_changes(
         self,
         cursor: Cursor,
         answer: keys_pb2.WatchKeysResponse,
-        scope: asyncio.Timeout,
-        context: _Context,
+        write: Callable[[Any], Awaitable[None]],
     ) -> NoReturn:
         """Send a watch its first answer, and then what its cursor finds, until the call ends."""
         while True:
-            self._stalls.begin(scope, STALL_S_MAX)
-            try:
-                await context.write(answer)
-            finally:
-                self._stalls.end(scope)
+            await write(answer)
             answer = await self._next_answer(cursor, answer.header.revision)
 
     async def _next_answer(self, cursor: Cursor, sent: int) -> keys_pb2.WatchKeysResponse:

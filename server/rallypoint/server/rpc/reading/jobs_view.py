@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.coordinator import Coordinator, InputRefused
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.reading.jobs import show_summary
@@ -30,16 +31,6 @@ watchers get each once a second; that takes a few percent of a core for each tho
 AGE_S_MAX = 1.0
 """Age from which on a summary is rendered again for a watcher that gets it first: it shows for how
 long something has lasted."""
-
-
-class Compacted(Exception):
-    """Deletions since a revision are not remembered."""
-
-    def __init__(self, oldest: int, epoch: int) -> None:
-        """Keep the oldest revision after which a watch can begin, and the coordinator's epoch."""
-        super().__init__(oldest)
-        self.oldest = oldest
-        self.epoch = epoch
 
 
 class _Shown(Struct):
@@ -166,10 +157,11 @@ class JobsView:
         """Check that deletions since a revision are remembered.
 
         Raises:
-            Compacted: when they are not, or the revision is not one of this coordinator.
+            InputRefused: when they are not, or the revision is not one of this coordinator.
         """
         if not self._compacted <= after <= self.revision:
-            raise Compacted(self._compacted, self._epoch)
+            facts = (("oldest_revision", self._compacted), ("epoch", self._epoch))
+            raise InputRefused(Refusal(RefusalKind.REVISION_COMPACTED, facts))
 
     def read(self, prefix: str, after: int, deleted_after: int) -> News:
         """Return what has changed since a revision, as much as fits into a message.

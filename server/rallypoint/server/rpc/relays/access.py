@@ -8,10 +8,8 @@ The token of the relay proves that this is a relay, and gives no agent anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import grpc
-
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.audit import Call
 from rallypoint.server.rpc.guards.access.caller import Caller, Role
@@ -22,7 +20,6 @@ from rallypoint.server.rpc.guards.peers import connected_host
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 SESSION = "/rallypoint.v1.AgentService/Session"
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def let_in(

@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.inbox import InboxFull
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.errors import ended_status, full_status, limit_status
+from rallypoint.server.rpc.errors import ended_status, full_status, to_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
-from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.lines import Kind, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import (
     RETRY_S,
@@ -44,7 +44,7 @@ from rallypoint.server.rpc.relays.room import Ends, Room
 from rallypoint.server.rpc.relays.seats import Place, Seat, Seats, note_bug
 from rallypoint.server.rpc.relays.writing import Writer
 from rallypoint.server.rpc.sessions.connections import FAREWELL_S_MAX, note_ends
-from rallypoint.server.rpc.status import abort_with, invalid_status, silent_status
+from rallypoint.server.rpc.status import invalid_status, silent_status
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import NUMBER_MAX
@@ -57,7 +57,6 @@ SILENT_LOOKS = 3
 """Looks in a row without a word after which a relay counts as gone. That is sooner than the
 shortest usual lease, so its agents, whose leases begin again then, notice it in time themselves."""
 _EOF: object = grpc.aio.EOF
-Context = grpc.aio.ServicerContext[Any, Any]
 Find = Callable[[agent_pb2.SessionRequest], "Place | Status"]
 """Returns who serves an agent with this Hello, or the status to end its stream with."""
 
@@ -76,7 +75,7 @@ async def carry(context: Context, peers: Peers, find: Find) -> None:
     with peers.stream(context.peer(), time.monotonic()):
         end = await Carrying(context, peers, find).run()
     if end is not None:
-        await abort_with(context, end)
+        raise CallRefused(end)
 
 
 class Carrying:
@@ -161,7 +160,7 @@ class Carrying:
                     await self._seats.wait_for_room()
                     await self._take(entry)
         except InvalidMessage as invalid:
-            self._writer.stop(_reject(invalid, is_logged=may_log()))
+            self._writer.stop(_end_for(invalid, is_logged=may_log))
         except grpc.aio.UsageError:
             pass  # the stream is gone
 
@@ -201,16 +200,8 @@ class Carrying:
         try:
             # What it binds to the log is of this agent alone.
             seat = copy_context().run(self._admit, entry, held)
-        except InvalidMessage as invalid:
-            seat = _reject(invalid, is_logged=may_log())
-        except LimitExceeded as exceeded:
-            seat = limit_status(exceeded)
-        except AccessRefused as refused:
-            seat = refused.status
-        except DecodeError:
-            seat = invalid_status("message", "cannot be decoded")
         except Exception as error:  # noqa: BLE001  # it ends this agent's stream, not those of the others
-            seat = note_bug(error)
+            seat = _end_for(error, is_logged=may_log)
         if isinstance(seat, Status):
             held.close()
             self._seats.end(entry.stream, seat)
@@ -290,18 +281,10 @@ class Carrying:
             report = connections.note(seat.connection, envelope)
             if report is not None:
                 await self._room.submit(seat.place.connections.coordinator, report)
-        except InvalidMessage as invalid:
-            is_logged = self._peers.lines.allow(outbox.hosts, Kind.OTHER)
-            session_id = show_session(outbox.session)
-            outbox.finish(_reject(invalid, is_logged=is_logged, session_id=session_id))
-        except DecodeError:
-            outbox.finish(invalid_status("message", "cannot be decoded"))
-        except InboxFull:
-            outbox.finish(full_status())
-        except CoordinatorEnded:
-            outbox.finish(ended_status())
         except Exception as error:  # noqa: BLE001  # it ends this agent's stream, not those of the others
-            outbox.finish(note_bug(error))
+            is_logged = partial(self._peers.lines.allow, outbox.hosts, Kind.OTHER)
+            session_id = show_session(outbox.session)
+            outbox.finish(_end_for(error, is_logged=is_logged, session_id=session_id))
 
     def _close(self, seat: Seat, *, still_reads: bool) -> None:
         if still_reads and seat.connection.is_leaving:
@@ -333,8 +316,8 @@ class Carrying:
             self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
 
-def _reject(invalid: InvalidMessage, *, is_logged: bool, **agent: str) -> Status:
-    """Log a message that breaks the contract, or not; return the status that says so."""
-    if is_logged:
-        log.warning("message_rejected", path=invalid.path, problem=invalid.problem, **agent)
-    return invalid_status(invalid.path, invalid.problem)
+def _end_for(error: Exception, *, is_logged: Callable[[], bool], **agent: str) -> Status:
+    """Return the status that ends a stream; log a message that breaks the contract, and a bug."""
+    if isinstance(error, InvalidMessage) and is_logged():
+        log.warning("message_rejected", path=error.path, problem=error.problem, **agent)
+    return to_status(error) or note_bug(error)

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.errors import ended_status, lost_status
 from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
@@ -31,8 +30,6 @@ WRITE_S_MAX = 5.0
 """Longest write: the relay does not read. Leases do not count: one job would decide for all."""
 SEATS_MAX = ENTRIES_MAX // 4
 """Agents whose messages are collected at once: each has up to four."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Writer:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn
-
-import grpc
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.callers import find_caller
 from rallypoint.server.rpc.guards.peers import Peers
-from rallypoint.server.rpc.routing.forwarding import CallFailed
-from rallypoint.server.rpc.routing.marks import Context, Metadata, forwarded, original_peer
+from rallypoint.server.rpc.routing.marks import Metadata, forwarded, original_peer
 
 
 class OwnedContext:
@@ -55,10 +52,7 @@ class OwnedContext:
 
 
 class PartContext:
-    """The context of a part of a call: of one shard of this process.
-
-    A refusal is an exception here, so that the other parts can be given up first.
-    """
+    """The context of a part of a call: of one shard of this process."""
 
     def __init__(
         self,
@@ -91,17 +85,3 @@ class PartContext:
         """Pass an answer on."""
         assert self._write is not None
         await self._write(answer)
-
-    async def abort(
-        self,
-        code: grpc.StatusCode,
-        details: str = "",
-        trailing_metadata: Sequence[tuple[str, str | bytes]] = (),
-    ) -> NoReturn:
-        """End this part.
-
-        Raises:
-            CallFailed: always.
-        """
-        await asyncio.sleep(0)
-        raise CallFailed(code, details, tuple(trailing_metadata))

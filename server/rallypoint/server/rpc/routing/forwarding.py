@@ -9,7 +9,7 @@ A process that stood still forwards nothing for a moment: the calls that it find
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from msgspec import Struct
 
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.errors import owner_lost_status, stood_still_status
-from rallypoint.server.rpc.routing.marks import Context, forwarded
+from rallypoint.server.rpc.routing.marks import forwarded
 from rallypoint.server.rpc.routing.standstill import Standstill
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.server.shards.lease import now_s
@@ -28,7 +29,6 @@ from rallypoint.wire.access import PLAIN
 from rallypoint.wire.channel import Options, client_options
 from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
 from rallypoint.wire.credentials import Credentials
-from rallypoint.wire.errors import DETAILS_KEY
 
 LOOK_S = 0.2
 """Pause between two looks at the clock."""
@@ -36,28 +36,6 @@ CHANNELS_MAX = 64
 """Channels that are kept; a store has fewer coordinators."""
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 1_000
 """Pauses between attempts to connect. A coordinator that comes back is reached soon."""
-
-
-class CallFailed(Exception):
-    """A call ended with a status that is the caller's too."""
-
-    def __init__(
-        self,
-        code: grpc.StatusCode,
-        text: str = "",
-        metadata: tuple[tuple[str, str | bytes], ...] = (),
-    ) -> None:
-        """Keep the status, and the metadata with its details."""
-        super().__init__(text)
-        self.code = code
-        self.text = text
-        self.metadata = metadata
-
-    @classmethod
-    def of(cls, status: Status) -> CallFailed:
-        """Return the exception for a status."""
-        made = rpc_status.to_status(status)
-        return cls(made.code, made.details, tuple(made.trailing_metadata))
 
 
 class _Call(Protocol):
@@ -134,7 +112,7 @@ class Forwarder:
             context: of the client's call.
 
         Raises:
-            CallFailed: when it ends with another status than OK.
+            CallRefused: when it ends with another status than OK.
         """
         self._refuse_old()
         make: Any = (await self._channel(shard, address)).unary_unary(route.path)
@@ -145,11 +123,11 @@ class Forwarder:
 
     async def stream(
         self, route: Route, shard: int, address: str, request: bytes, context: Context
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Forward a call with many answers; yield each, encoded. The arguments are as above.
 
         Raises:
-            CallFailed: when it ends with another status than OK.
+            CallRefused: when it ends with another status than OK.
         """
         self._refuse_old()
         make: Any = (await self._channel(shard, address)).unary_stream(route.path)
@@ -160,7 +138,7 @@ class Forwarder:
 
     def _refuse_old(self) -> None:
         if self._standstill.look(now_s()):
-            raise CallFailed.of(stood_still_status())
+            raise CallRefused(stood_still_status())
 
     @contextmanager
     def _watching(self, call: _Call, shard: int, address: str) -> Iterator[_Sent]:
@@ -186,7 +164,7 @@ class Forwarder:
                 at = await find_way(address)
             except Unreachable:
                 trouble = self._directory.trouble()
-                raise CallFailed.of(owner_lost_status(shard, address, trouble)) from None
+                raise CallRefused(owner_lost_status(shard, address, trouble)) from None
             finally:
                 if channel is not None:
                     await channel.close()
@@ -213,30 +191,29 @@ async def _translated(sent: _Sent, answer: Awaitable[Any]) -> Any:
     """Return an answer, or raise what the end of its call means.
 
     Raises:
-        CallFailed: when the call ends with another status than OK.
+        CallRefused: when the call ends with another status than OK.
     """
     try:
         return await answer
     except asyncio.CancelledError:
         if not sent.is_lost:
             raise  # the client has gone
-        raise CallFailed.of(_lost(sent)) from None
+        raise CallRefused(_lost(sent)) from None
     except grpc.aio.AioRpcError as error:
-        raise _to_failure(sent, error) from None
+        raise _to_refusal(sent, error) from None
 
 
 def _lost(sent: _Sent) -> Status:
     return owner_lost_status(sent.shard, sent.address, sent.trouble())
 
 
-def _to_failure(sent: _Sent, error: grpc.aio.AioRpcError) -> CallFailed:
-    details = tuple(
-        (key, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY
-    )
-    code = error.code()
-    if not details and code in _OF_THE_CONNECTION:
-        return CallFailed.of(_lost(sent))
-    return CallFailed(code, error.details() or "", details)
+def _to_refusal(sent: _Sent, error: grpc.aio.AioRpcError) -> CallRefused:
+    status = rpc_status.from_call(error)
+    if status is None:
+        if error.code() in _OF_THE_CONNECTION:
+            return CallRefused(_lost(sent))
+        status = Status(code=error.code().value[0], message=error.details() or "")
+    return CallRefused(status, is_forwarded=True)
 
 
 _OF_THE_CONNECTION = frozenset(

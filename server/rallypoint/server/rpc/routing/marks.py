@@ -10,10 +10,7 @@ believes the shard and the peer of signed calls alone.
 
 from __future__ import annotations
 
-from typing import Any
-
-import grpc
-
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.identities import KEY
 from rallypoint.server.rpc.guards.access.identities import SHARD_KEY as SHARD_KEY
@@ -25,7 +22,6 @@ DIGITS_MAX = 9
 _OWN = (SHARD_KEY, PEER_KEY, KEY, "user-agent", "content-type", "te")
 
 Metadata = list[tuple[str, str | bytes]]
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def marked_shard(context: Context) -> int | None:

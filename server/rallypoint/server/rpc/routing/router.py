@@ -8,7 +8,6 @@ agent learns where the owner is, so that its heartbeats depend on one coordinato
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -19,24 +18,24 @@ from msgspec import Struct
 
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.agent_service import AgentService, accept
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.relays.carrying import carry
 from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
-from rallypoint.server.rpc.routing.ends import ending, write_in_time
 from rallypoint.server.rpc.routing.errors import (
     not_owner_status,
     store_status,
     unserved_status,
 )
 from rallypoint.server.rpc.routing.forwarding import Forwarder
-from rallypoint.server.rpc.routing.marks import Context, marked_shard
+from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.routing.merging.parts import Parts
 from rallypoint.server.rpc.routing.table import ROUTES, Route, Subject, is_about_all
 from rallypoint.server.rpc.routing.whole import Whole
-from rallypoint.server.rpc.status import abort_with
+from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
@@ -46,7 +45,6 @@ AGENT_SERVICE = "rallypoint.v1.AgentService"
 class Remote(Struct, frozen=True):
     """Where a shard is that this process does not serve."""
 
-    shard: int
     address: str
 
 
@@ -74,6 +72,7 @@ class Router(grpc.GenericRpcHandler):
         self._local = local
         self._forwarder = forwarder
         self._peers = peers
+        self._stalls = Stalls()
         self._whole = Whole(directory, Parts(directory, local, forwarder), protection)
         self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
 
@@ -87,13 +86,13 @@ class Router(grpc.GenericRpcHandler):
         kind: Any = grpc.unary_unary_rpc_method_handler
 
         async def unary(request: Any, context: Context) -> Any:
-            await self._require_store(context)
+            self._require_store()
             if is_about_all(route, request) and marked_shard(context) is None:
                 return await self._whole.answer(route, request, context)
             return await self._answer(route, request, context)
 
         async def stream(request: Any, context: Context) -> None:
-            await self._require_store(context)
+            self._require_store()
             if is_about_all(route, request) and marked_shard(context) is None:
                 await self._whole.write(route, request, context)
             else:
@@ -113,22 +112,22 @@ class Router(grpc.GenericRpcHandler):
         )
         return made
 
-    async def _require_store(self, context: Context) -> None:
-        """End the call while it is not known which shards there are."""
+    def _require_store(self) -> None:
+        """Refuse calls while it is not known which shards there are.
+
+        Raises:
+            CallRefused: when it is not.
+        """
         if not self._directory.shard_count:
-            await abort_with(context, store_status(self._directory.trouble()))
+            raise CallRefused(store_status(self._directory.trouble()))
 
     async def _answer(self, route: Route, request: Any, context: Context) -> Any:
         """Return the answer of the owner of a job, encoded or not."""
         number = self._shard_of(route, request, context)
         found = self._find(number, context)
-        match found:
-            case Status():
-                await abort_with(context, found)
-            case Remote(shard=shard, address=address):
-                encoded = request.SerializeToString()
-                async with ending(context):
-                    return await self._forwarder.call(route, shard, address, encoded, context)
+        if isinstance(found, Remote):
+            encoded = request.SerializeToString()
+            return await self._forwarder.call(route, number, found.address, encoded, context)
         with found.distances.used():
             serve = getattr(found.services[route.service], route.name)
             answer = await serve(request, self._owned(number, found, context))
@@ -140,23 +139,16 @@ class Router(grpc.GenericRpcHandler):
         """Write the answers of the owner of a job."""
         number = self._shard_of(route, request, context)
         found = self._find(number, context)
-        match found:
-            case Status():
-                await abort_with(context, found)
-            case Remote(shard=shard, address=address):
-                encoded = request.SerializeToString()
-                await _write_all(
-                    self._forwarder.stream(route, shard, address, encoded, context), context
-                )
-            case _:
-                with found.distances.used():
-                    serve = getattr(found.services[route.service], route.name)
-                    owned = self._owned(number, found, context)
-                    answers = serve(request, owned)
-                    if inspect.isasyncgen(answers):
-                        await _write_all(answers, owned)
-                    else:
-                        await answers
+        if isinstance(found, Remote):
+            encoded = request.SerializeToString()
+            answers = self._forwarder.stream(route, number, found.address, encoded, context)
+            async with self._stalls.writing(context) as write, aclosing(answers):
+                async for answer in answers:
+                    await write(answer)
+            return
+        with found.distances.used():
+            serve = getattr(found.services[route.service], route.name)
+            await serve(request, self._owned(number, found, context))
 
     def _owned(self, number: int, shard: LocalShard, context: Context) -> Any:
         """Return the context for a servicer of a shard."""
@@ -169,15 +161,19 @@ class Router(grpc.GenericRpcHandler):
             return marked
         return shard_of(request.job_id, self._directory.shard_count)
 
-    def _find(self, shard: int, context: Context) -> LocalShard | Remote | Status:
-        """Return who answers a call about a shard, or how it ends."""
+    def _find(self, shard: int, context: Context) -> LocalShard | Remote:
+        """Return who answers a call about a shard.
+
+        Raises:
+            CallRefused: when no one does.
+        """
         local = self._local.find(shard)
         if local is not None:
             return local
         address = self._directory.owner_of(shard)
         if address is None or marked_shard(context) is not None:
-            return unserved_status(shard, self._directory.trouble(shard))
-        return Remote(shard, address)
+            raise CallRefused(unserved_status(shard, self._directory.trouble(shard)))
+        return Remote(address)
 
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
         await accept(context, self._peers, self._find_agents)
@@ -226,10 +222,3 @@ class _Session:
         with self._shard.distances.used():
             owned: Any = OwnedContext(context, self._owns, self._peers)
             return await service.serve(first, owned, stream)
-
-
-async def _write_all(answers: AsyncIterator[Any], context: Context) -> None:
-    """Write answers to a client until they end."""
-    async with ending(context), aclosing(answers):  # type: ignore[type-var]  # a generator
-        async for answer in answers:
-            await write_in_time(context, answer)

@@ -20,6 +20,8 @@ import grpc
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
 from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.attempts import Attempts
 from rallypoint.server.rpc.guards.access.audit import Audit, Call
@@ -49,8 +51,6 @@ _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _NO_PROOF = (*_REFUSED, "INVALID_ARGUMENT")
 """Statuses that count as failed attempts of a worker whose token has an unknown signature. Others
 can happen to a genuine one, such as UNAVAILABLE while its round is not known yet."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RuleSource(Protocol):
@@ -434,6 +434,9 @@ def _outcome(error: BaseException, context: Context) -> str:
     """Return how a call has ended that an exception ends: as its status, if there is one yet."""
     if isinstance(error, asyncio.CancelledError):
         return "CANCELLED"  # it may have counted
+    status = to_status(error)
+    if status is not None:
+        return _CODES.get(status.code, "UNKNOWN")
     if not isinstance(error, grpc.aio.AbortError):
         return "failed"
     code: Any = context.code()

@@ -14,10 +14,10 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import grpc
 import msgspec
 from msgspec import Struct
 
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY, sent_twice
@@ -30,8 +30,6 @@ _KEYS = frozenset({KEY, SHARD_KEY, TOKEN_KEY, WORKER_TOKEN_KEY})
 """Metadata that says who makes a call."""
 VALID_MS = 120_000
 """How far the clocks of two coordinators may be apart, both ways."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class _Claims(Struct, frozen=True):

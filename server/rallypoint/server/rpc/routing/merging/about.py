@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import grpc
-
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.rpc.about.views import Start
+from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.routing.directory import Directory
-from rallypoint.server.rpc.routing.forwarding import CallFailed
-from rallypoint.server.rpc.routing.marks import Context
-from rallypoint.server.rpc.routing.merging.parts import Parts
+from rallypoint.server.rpc.routing.merging.parts import Parts, is_unavailable
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.durations import to_duration, to_timestamp
@@ -24,19 +21,19 @@ async def get_coordinator(
     """Return this coordinator, with what all shards have; it names those that do not answer.
 
     Raises:
-        CallFailed: when a shard ends the call otherwise than by being unavailable, or all of them
+        Exception: when a shard ends the call otherwise than by being unavailable, or all of them
             are.
     """
     request = coordinator_pb2.GetCoordinatorRequest()
-    failures: list[CallFailed] = []
+    failures: list[Exception] = []
 
     async def ask(shard: int) -> coordinator_pb2.Coordinator | None:
         try:
             answer = await parts.ask(route, shard, request, context)
-        except CallFailed as failed:
-            if failed.code is not grpc.StatusCode.UNAVAILABLE:
+        except Exception as error:
+            if not is_unavailable(error):
                 raise
-            failures.append(failed)
+            failures.append(error)
             return None
         found: coordinator_pb2.Coordinator = answer.coordinator
         return found

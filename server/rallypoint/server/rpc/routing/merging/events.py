@@ -10,13 +10,12 @@ import heapq
 from collections.abc import Sequence
 
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.events.reading import PAGE_BYTES_MAX, PAGE_MAX, to_kinds_checked
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX
 from rallypoint.server.rpc.routing.errors import no_owner_status
-from rallypoint.server.rpc.routing.forwarding import CallFailed
-from rallypoint.server.rpc.routing.marks import Context
 from rallypoint.server.rpc.routing.merging.parts import Parts, Take
 from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
 from rallypoint.server.rpc.routing.table import Route
@@ -35,7 +34,7 @@ async def list_events(
 
     Raises:
         InvalidMessage: when the request breaks the contract.
-        CallFailed: when a shard does not answer, or events are lost.
+        CallRefused: when a shard does not answer, or events are lost.
     """
     to_kinds_checked(request)
     _refuse_number(request.after_sequence)
@@ -112,7 +111,7 @@ async def watch_events(
 
     Raises:
         InvalidMessage: when the request breaks the contract.
-        CallFailed: when a shard answers no more, or events are lost.
+        CallRefused: when a shard answers no more, or events are lost.
     """
     to_kinds_checked(request)
     _refuse_number(request.after_sequence)
@@ -134,7 +133,7 @@ async def watch_events(
         held.events.extend(answer.events)
         if unknown:  # a client could not continue after this answer
             if held.ByteSize() > PAGE_BYTES_MAX:
-                raise CallFailed.of(no_owner_status(min(unknown)))
+                raise CallRefused(no_owner_status(min(unknown)))
             return
         await write(
             shard,
@@ -149,8 +148,8 @@ def _refuse_number(sequence: int) -> None:
     """Refuse to begin at a number: it is that of one shard.
 
     Raises:
-        CallFailed: when there is one.
+        CallRefused: when there is one.
     """
     if sequence:
         facts = (("oldest_sequence", 1), ("epoch", 0))
-        raise CallFailed.of(refusal_status(Refusal(RefusalKind.EVENTS_COMPACTED, facts)))
+        raise CallRefused(refusal_status(Refusal(RefusalKind.EVENTS_COMPACTED, facts)))

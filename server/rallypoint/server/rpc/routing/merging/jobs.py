@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.requests import to_job_list, to_page
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.reading.lists import JobList, Place
 from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
-from rallypoint.server.rpc.routing.forwarding import CallFailed
-from rallypoint.server.rpc.routing.marks import Context
 from rallypoint.server.rpc.routing.merging.parts import Parts, Take
 from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
 from rallypoint.server.rpc.routing.table import Route
@@ -29,7 +28,7 @@ async def list_jobs(
 
     Raises:
         InvalidMessage: when the request breaks the contract.
-        CallFailed: when a shard does not answer.
+        CallRefused: when a shard does not answer.
     """
     size, token = to_page(request)
     wanted = to_job_list(request)
@@ -79,13 +78,13 @@ async def watch_jobs(
 
     Raises:
         InvalidMessage: when the request breaks the contract.
-        CallFailed: when a shard answers no more, or deletions are not remembered.
+        CallRefused: when a shard answers no more, or deletions are not remembered.
     """
     check(request)
     position = read_position(request.after_position, parts.count, "after_position")
     if request.after_revision:
         facts = (("oldest_revision", 0), ("epoch", 0))
-        raise CallFailed.of(refusal_status(Refusal(RefusalKind.REVISION_COMPACTED, facts)))
+        raise CallRefused(refusal_status(Refusal(RefusalKind.REVISION_COMPACTED, facts)))
     prefix = request.job_id_prefix
     requests = [
         job_service_pb2.WatchJobsRequest(after_revision=revision, job_id_prefix=prefix)

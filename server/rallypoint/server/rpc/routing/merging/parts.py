@@ -14,12 +14,12 @@ import grpc
 from google.protobuf.message import Message
 
 from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.rpc.errors import ended_status
+from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.routing.contexts import PartContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.errors import no_owner_status, unserved_status
-from rallypoint.server.rpc.routing.forwarding import CallFailed, Forwarder
-from rallypoint.server.rpc.routing.marks import Context
+from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.table import Route
 
 Take = Callable[[int, Any], Awaitable[None]]
@@ -44,7 +44,7 @@ class Parts:
         """Return the answer of one shard.
 
         Raises:
-            CallFailed: when there is none.
+            Exception: that says why there is none, as `to_status` knows it; or a bug.
         """
         local = self._local.find(shard)
         if local is None:
@@ -52,12 +52,9 @@ class Parts:
             encoded = request.SerializeToString()
             answer = await self._forwarder.call(route, shard, address, encoded, context)
             return route.response.FromString(answer)
-        try:
-            answer = await _serve(local, route, request, PartContext(context, shard))
-            self._check(shard, local)
-            return _decoded(route, answer)
-        except CoordinatorEnded:
-            raise CallFailed.of(ended_status()) from None
+        answer = await _serve(local, route, request, PartContext(context, shard))
+        self._check(shard, local)
+        return _decoded(route, answer)
 
     async def ask_all(
         self, route: Route, requests: Sequence[Message], context: Context
@@ -65,7 +62,7 @@ class Parts:
         """Return the answers of all shards, in their order; `requests` has one for each.
 
         Raises:
-            CallFailed: when a shard gives none.
+            Exception: as `ask`, of the first shard that gives none.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -83,7 +80,7 @@ class Parts:
         """Give all answers of all shards to `take`, until one of them ends.
 
         Raises:
-            CallFailed: when a shard answers no more.
+            Exception: as `ask`, of the first shard that answers no more.
         """
         lock = asyncio.Lock()
 
@@ -93,7 +90,7 @@ class Parts:
                     await take(shard, _decoded(route, answer))
 
             await self._watch(route, shard, request, context, write)
-            raise CallFailed.of(no_owner_status(shard))  # such a watch ends only with its shard
+            raise CallRefused(no_owner_status(shard))  # such a watch ends only with its shard
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -121,10 +118,7 @@ class Parts:
             self._check(shard, local)
             await write(answer)
 
-        try:
-            await _serve(local, route, request, PartContext(context, shard, write_owned))
-        except CoordinatorEnded:
-            raise CallFailed.of(ended_status()) from None
+        await _serve(local, route, request, PartContext(context, shard, write_owned))
 
     def _check(self, shard: int, local: LocalShard) -> None:
         """Let nothing out of a shard that another coordinator may own.
@@ -138,7 +132,7 @@ class Parts:
     def _address(self, shard: int) -> str:
         address = self._directory.owner_of(shard)
         if address is None:
-            raise CallFailed.of(unserved_status(shard, self._directory.trouble(shard)))
+            raise CallRefused(unserved_status(shard, self._directory.trouble(shard)))
         return address
 
 
@@ -154,13 +148,15 @@ def _decoded(route: Route, answer: Any) -> Any:
 def _first_failure(group: ExceptionGroup[Any]) -> Exception:
     """Return how a call ends some of whose parts have failed: as the first of them, bugs first."""
     leaves = list(_leaves(group))
-    bugs = (leaf for leaf in leaves if not isinstance(leaf, CallFailed))
-    refusals = (leaf for leaf in leaves if not _is_unavailable(leaf))
+    bugs = (leaf for leaf in leaves if to_status(leaf) is None)
+    refusals = (leaf for leaf in leaves if not is_unavailable(leaf))
     return next(bugs, None) or next(refusals, None) or leaves[0]
 
 
-def _is_unavailable(leaf: Exception) -> bool:
-    return isinstance(leaf, CallFailed) and leaf.code is grpc.StatusCode.UNAVAILABLE
+def is_unavailable(error: Exception) -> bool:
+    """Return whether an exception only says that a shard does not answer now."""
+    status = to_status(error)
+    return status is not None and status.code == grpc.StatusCode.UNAVAILABLE.value[0]
 
 
 def _leaves(group: ExceptionGroup[Any]) -> Iterator[Exception]:
