@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -11,8 +10,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from rallypoint.server.core.messages.refusals import Limit
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
+from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.guards.peers import host_of
+from rallypoint.server.rpc.guards.quotas import HostQuota
 
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 REFLECTION_V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
@@ -43,28 +43,16 @@ class _HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # it ha
 
     def __init__(self) -> None:
         super().__init__()
-        self._watches: Counter[str] = Counter()
-        """By host."""
+        self._watches = HostQuota(Limit.HEALTH_WATCHES_PER_HOST, "HEALTH_WATCHES_PER_HOST_MAX")
 
-    async def Watch(
-        self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         """Write the health of a service whenever it changes.
 
         Raises:
             LimitExceeded: when the host has as many watches as it may have.
         """
-        host = host_of(context.peer())
-        most = limits.HEALTH_WATCHES_PER_HOST_MAX
-        if self._watches[host] >= most:
-            raise LimitExceeded(Limit.HEALTH_WATCHES_PER_HOST, most)
-        self._watches[host] += 1
-        try:
+        with self._watches.taking(host_of(context.peer())):
             await super().Watch(request, context)
-        finally:
-            self._watches[host] -= 1
-            if not self._watches[host]:
-                del self._watches[host]
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ do not read, and those beyond a limit, are refused or ended by the service.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.v1 import job_pb2
 
 FULL = job_pb2.JOB_VIEW_FULL
@@ -126,7 +126,7 @@ class Watchers:
     def __init__(self) -> None:
         """Start without watchers."""
         self._watched: dict[JobId, dict[job_pb2.JobView.ValueType, Watched]] = {}
-        self._by_host: Counter[str] = Counter()
+        self._hosts = HostQuota(Limit.WATCHERS_PER_HOST, "WATCHERS_PER_HOST_MAX")
         self._of_all = 0
         self.changed = asyncio.Event()
         """Set and replaced when any job changes."""
@@ -134,7 +134,7 @@ class Watchers:
     @property
     def count(self) -> int:
         """How many there are."""
-        return self._by_host.total()
+        return self._hosts.total
 
     def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
         """Add a watcher of a job; call `leave` afterwards.
@@ -150,7 +150,8 @@ class Watchers:
         views, most = self._watched.get(job_id, {}), limits.WATCHERS_PER_JOB_MAX
         if sum(watched.watchers for watched in views.values()) >= most:
             raise LimitExceeded(Limit.WATCHERS_PER_JOB, most)
-        self._count(host)
+        self._hosts.require(host)
+        self._hosts.take(host)
         watched = views.get(view) or Watched(job_id, view)
         watched.watchers += 1
         self._watched.setdefault(job_id, {})[view] = watched
@@ -164,7 +165,7 @@ class Watchers:
             del views[watched.view]
             if not views:
                 del self._watched[watched.job_id]
-        self._uncount(host)
+        self._hosts.give_back(host)
 
     @contextmanager
     def of_all(self, host: str) -> Iterator[None]:
@@ -175,23 +176,12 @@ class Watchers:
         """
         if self._of_all >= limits.JOBS_WATCHERS_MAX:
             raise LimitExceeded(Limit.JOBS_WATCHERS, limits.JOBS_WATCHERS_MAX)
-        self._count(host)
-        self._of_all += 1
-        try:
-            yield
-        finally:
-            self._of_all -= 1
-            self._uncount(host)
-
-    def _count(self, host: str) -> None:
-        if self._by_host[host] >= limits.WATCHERS_PER_HOST_MAX:
-            raise LimitExceeded(Limit.WATCHERS_PER_HOST, limits.WATCHERS_PER_HOST_MAX)
-        self._by_host[host] += 1
-
-    def _uncount(self, host: str) -> None:
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
+        with self._hosts.taking(host):
+            self._of_all += 1
+            try:
+                yield
+            finally:
+                self._of_all -= 1
 
     def note_any(self) -> None:
         """Wake the watchers of all jobs."""

@@ -12,10 +12,8 @@ Loaded at the first call: it takes longer than the rest of a coordinator's start
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.resources import files
-from typing import Any
 
 import grpc
 from google.protobuf.descriptor import FileDescriptor
@@ -26,8 +24,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from rallypoint.server.core.messages.refusals import Limit
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded, host_of
+from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.guards.peers import host_of
+from rallypoint.server.rpc.guards.quotas import HostQuota
 
 SET_FILE = "descriptors.binpb"
 """In the package of the stubs."""
@@ -43,32 +42,23 @@ class Reflection(ReflectionServicer):  # type: ignore[misc]  # published without
         package = files("rallypoint.v1")
         found = FileDescriptorSet.FromString((package / SET_FILE).read_bytes())
         self._commented = {file.name: file.SerializeToString() for file in found.file}
-        self._streams: Counter[str] = Counter()
-        """Open ones, by host."""
+        self._streams = HostQuota(Limit.REFLECTIONS_PER_HOST, "REFLECTIONS_PER_HOST_MAX")
         self._version_1 = DescriptorPool()
         self._version_1.AddSerializedFile(_version_1_of_reflection().SerializeToString())
 
     async def ServerReflectionInfo(
         self,
         request_iterator: AsyncIterator[reflection_pb2.ServerReflectionRequest],
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: Context,
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         """Answer the questions of a stream.
 
         Raises:
             LimitExceeded: when the host has as many streams as it may have.
         """
-        host, most = host_of(context.peer()), limits.REFLECTIONS_PER_HOST_MAX
-        if self._streams[host] >= most:
-            raise LimitExceeded(Limit.REFLECTIONS_PER_HOST, most)
-        self._streams[host] += 1
-        try:
+        with self._streams.taking(host_of(context.peer())):
             async for answer in super().ServerReflectionInfo(request_iterator, context):
                 yield answer
-        finally:
-            self._streams[host] -= 1
-            if not self._streams[host]:
-                del self._streams[host]
 
     def _file_by_filename(
         self, request: reflection_pb2.ServerReflectionRequest, filename: str

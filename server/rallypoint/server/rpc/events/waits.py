@@ -7,7 +7,6 @@ that does not read delays none.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct, field
@@ -16,6 +15,7 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.quotas import HostQuota
 
 
 class EventWatch(Struct, eq=False):
@@ -34,7 +34,7 @@ class EventWaits:
     def __init__(self) -> None:
         """Begin without calls."""
         self._watches: dict[JobId | None, dict[EventWatch, None]] = {}
-        self._by_host: Counter[str] = Counter()
+        self._hosts = HostQuota(Limit.EVENT_WATCHES_PER_HOST, "EVENT_WATCHES_PER_HOST_MAX")
         self.last = 0
         """Sequence of the latest event in the journal."""
 
@@ -55,7 +55,7 @@ class EventWaits:
     @property
     def count(self) -> int:
         """How many calls watch."""
-        return self._by_host.total()
+        return self._hosts.total
 
     def end_all(self) -> None:
         """Wake every call: no turn will come."""
@@ -72,11 +72,10 @@ class EventWaits:
         watches = self._watches.get(watch.job_id, {})
         if len(watches) >= limits.EVENT_WATCHES_PER_JOB_MAX:
             raise LimitExceeded(Limit.EVENT_WATCHES_PER_JOB, limits.EVENT_WATCHES_PER_JOB_MAX)
-        if self._by_host[watch.host] >= limits.EVENT_WATCHES_PER_HOST_MAX:
-            raise LimitExceeded(Limit.EVENT_WATCHES_PER_HOST, limits.EVENT_WATCHES_PER_HOST_MAX)
+        self._hosts.require(watch.host)
+        self._hosts.take(watch.host)
         watches[watch] = None
         self._watches[watch.job_id] = watches
-        self._by_host[watch.host] += 1
 
     def leave(self, watch: EventWatch) -> None:
         """Let a call watch no longer."""
@@ -84,6 +83,4 @@ class EventWaits:
         del watches[watch]
         if not watches:
             del self._watches[watch.job_id]
-        self._by_host[watch.host] -= 1
-        if not self._by_host[watch.host]:
-            del self._by_host[watch.host]
+        self._hosts.give_back(watch.host)

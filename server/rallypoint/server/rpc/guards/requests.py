@@ -9,22 +9,18 @@ for long.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter
 from typing import Any
 
 import grpc
 
-from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded, host_of
+from rallypoint.server.rpc.guards.peers import RETRY_S, host_of
+from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.server.rpc.guards.received import RECEIVED
 from rallypoint.server.rpc.status import silent_status
-
-log = get_logger()
 
 _EOF: object = grpc.aio.EOF
 
@@ -68,10 +64,9 @@ class Requests:
 
     def __init__(self) -> None:
         """Start without calls."""
-        self._awaited: Counter[str] = Counter()
-        """By host."""
-        self._warned_s = float("-inf")
-        """When the log last named a host."""
+        self._awaited = HostQuota(
+            Limit.REQUESTS_PER_HOST, "REQUESTS_PER_HOST_MAX", RETRY_S, warns=True
+        )
 
     async def receive(self, context: Context, most: int) -> bytes:
         """Return the request of a call.
@@ -86,29 +81,15 @@ class Requests:
             InvalidMessage: when the client sends none.
             TooLarge: when it has more.
         """
-        host = host_of(context.peer())
-        if self._awaited[host] >= limits.REQUESTS_PER_HOST_MAX:
-            self._refuse(host)
-        self._awaited[host] += 1
-        try:
-            async with asyncio.timeout(limits.REQUEST_S_MAX):
-                request: Any = await context.read()
-        except TimeoutError:
-            status = silent_status(f"no request arrived within {limits.REQUEST_S_MAX:g} s")
-            raise CallRefused(status) from None
-        finally:
-            self._awaited[host] -= 1
-            if not self._awaited[host]:
-                del self._awaited[host]
+        with self._awaited.taking(host_of(context.peer())):
+            try:
+                async with asyncio.timeout(limits.REQUEST_S_MAX):
+                    request: Any = await context.read()
+            except TimeoutError:
+                status = silent_status(f"no request arrived within {limits.REQUEST_S_MAX:g} s")
+                raise CallRefused(status) from None
         if request is _EOF:
             raise InvalidMessage("message", "is missing")
         assert isinstance(request, bytes)
         measure(request, most)
         return request
-
-    def _refuse(self, host: str) -> None:
-        limit, most = Limit.REQUESTS_PER_HOST, limits.REQUESTS_PER_HOST_MAX
-        if time.monotonic() - self._warned_s >= limits.WARNED_S_MIN:
-            self._warned_s = time.monotonic()
-            log.warning("host_limited", host=host, limit=limit.value, value=most)
-        raise LimitExceeded(limit, most, RETRY_S)

@@ -20,6 +20,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import LimitExceeded
+from rallypoint.server.rpc.guards.quotas import HostQuota
 
 
 class KeyWait(Struct, eq=False):
@@ -72,7 +73,7 @@ class KeyWaits:
     def __init__(self) -> None:
         """Begin without calls."""
         self._jobs: dict[JobId, _Waits] = {}
-        self._watches_by_host: Counter[str] = Counter()
+        self._hosts = HostQuota(Limit.KEY_WATCHES_PER_HOST, "KEY_WATCHES_PER_HOST_MAX")
         self._answers: dict[str, Answer] = {}
         """Of the latest turn, by call."""
 
@@ -160,9 +161,8 @@ class KeyWaits:
         waits = self._open(watch.job_id, state)
         if waits.watch_count >= limits.KEY_WATCHES_PER_JOB_MAX:
             raise LimitExceeded(Limit.KEY_WATCHES_PER_JOB, limits.KEY_WATCHES_PER_JOB_MAX)
-        if self._watches_by_host[watch.host] >= limits.KEY_WATCHES_PER_HOST_MAX:
-            raise LimitExceeded(Limit.KEY_WATCHES_PER_HOST, limits.KEY_WATCHES_PER_HOST_MAX)
-        self._watches_by_host[watch.host] += 1
+        self._hosts.require(watch.host)
+        self._hosts.take(watch.host)
         waits.watch_count += 1
         if watch.prefix not in waits.prefixes:
             waits.prefixes[watch.prefix] = set()
@@ -179,9 +179,7 @@ class KeyWaits:
             del waits.prefixes[watch.prefix]
             waits.lengths[len(watch.prefix.key)] -= 1
             waits.lengths += Counter()  # drops the lengths that no prefix has
-        self._watches_by_host[watch.host] -= 1
-        if not self._watches_by_host[watch.host]:
-            del self._watches_by_host[watch.host]
+        self._hosts.give_back(watch.host)
         self._close(watch.job_id)
 
     def _open(self, job_id: JobId, state: State) -> _Waits:
