@@ -24,8 +24,9 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 from msgspec import Struct
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
+from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import CallRefused, Context
-from rallypoint.server.rpc.errors import internal_status, to_status
+from rallypoint.server.rpc.errors import ended_status, internal_status, to_status
 from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
@@ -313,8 +314,11 @@ def _to_end(error: Exception, context: Context, method: str) -> Status | Excepti
     if isinstance(error, grpc.aio.AbortError | CallRefused):
         return error
     causes = tuple(_leaves(error))
-    status = next(filter(None, map(to_status, causes)), None)
-    if status is not None:
+    if any(isinstance(cause, CoordinatorEnded) for cause in causes):
+        return ended_status()  # whatever went wrong beside it
+    statuses = [status for status in map(to_status, causes) if status is not None]
+    if len(statuses) == len(causes):
+        status = statuses[0]
         if any(isinstance(cause, TooLarge | DecodeError) for cause in causes):
             _note_rejected(method, status)
         return status
