@@ -7,6 +7,7 @@ The agent never imports this file.
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # importing typing would take a millisecond of every start
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class Recorder:
         """Note into this file."""
         import atexit
 
+        bootstrap = sys.modules["_frozen_importlib"]
+        self._locks: dict[str, Any] | None = getattr(bootstrap, "_module_locks", None)
+        """Of the modules that are being imported, by name; None: this Python does not tell."""
         self._path = path
         self._names: list[str] = []
         self._written_s = 0.0
@@ -35,6 +39,8 @@ class Recorder:
         """Note the name; another finder finds the module."""
         import time
 
+        if self._locks is not None and name not in self._locks:
+            return  # importlib.util.find_spec: it may never be imported
         self._names.append(name)
         now_s = time.monotonic()
         if len(self._names) < NOTED_TOGETHER and now_s - self._written_s < NOTE_EVERY_S:
