@@ -209,13 +209,14 @@ class Run:
         """Start the forkserver, and wait until it has imported."""
         _, out, err = self.streams.numbers()
         id = self._driver._next_id()
-        server = Forkserver(id, (os.isatty(out), os.isatty(err)), out)
-        self.server = self._driver._servers[id] = server
         environment = forkserver_environment(self.request.env, INHERITED)
         argv = self.request.argv
         if self._case.args_before is not None:
             argv = argv[: len(argv) - self.shape.arguments] + self._case.args_before
-        await server.spawn(self._driver.host, self.request._replace(argv=argv, env=environment))
+        request = self.request._replace(worker_id=id, argv=argv, env=environment)
+        server = Forkserver(request, (os.isatty(out), os.isatty(err)), out)
+        self.server = self._driver._servers[id] = server
+        await server.spawn(self._driver.host)
         await server.receive()
         program = argv[self.shape.flags_end :]
         ready = await server.prepare(self._case.preload, self._case.calls, self.shape.path, program)

@@ -6,7 +6,7 @@ It has the command line of a worker, and its environment without the variables o
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -18,14 +18,11 @@ from rallypoint.agent.in_worker.preload.rallypoint_checks import is_of_round
 FDS_ENV = "RALLYPOINT_PRELOAD_FDS"
 RECORD_ENV = "RALLYPOINT_PRELOAD_RECORD"
 PYTHONPATH_ENV = "RALLYPOINT_PRELOAD_PYTHONPATH"
-NAMES_MAX = 20_000
-"""Modules that are preloaded at most; a program with torch and transformers has 3,000."""
 OWN_PREFIX = "RALLYPOINT_"
 
 _OF_WORKER = "CUDA_VISIBLE_DEVICES"
 """With --virtual-local-rank, each worker of a node has its own value. CUDA reads it when it is
 initialized, which no import has done."""
-_PROBE = "import sys; sys.exit(0)"
 _NEVER_IMPORTED = frozenset(("__main__", "__mp_main__", "sitecustomize", "usercustomize"))
 
 
@@ -79,11 +76,6 @@ def with_hook(environment: Mapping[str, str], name: str, value: str) -> dict[str
     return {**environment, **kept, "PYTHONPATH": path, name: value}
 
 
-def probe_command(argv: Sequence[str], shape: Shape) -> tuple[str, ...]:
-    """Return a command that tells whether the interpreter of a worker runs our hook."""
-    return (*argv[: shape.flags_end], "-c", _PROBE)
-
-
 def find_difference(server: SpawnRequest, worker: SpawnRequest, shape: Shape) -> str:
     """Return why the forkserver cannot fork the worker, for people; empty: it can.
 
@@ -128,9 +120,8 @@ def importable(
     names = dict.fromkeys(recorded)
     main = f"{module}.__main__"
     skipped = {"", main, *failed} | ({module} if main not in names else set())
-    kept = (
+    return tuple(
         name
         for name in names
         if name not in skipped and name.partition(".")[0] not in _NEVER_IMPORTED
     )
-    return tuple(kept)[:NAMES_MAX]

@@ -93,19 +93,20 @@ class KeptOutput:
 class Forkserver:
     """An interpreter that imports, and forks workers then."""
 
-    def __init__(self, id: int, terminals: tuple[bool, bool], terminal_fd: int) -> None:
+    def __init__(
+        self, request: SpawnRequest, terminals: tuple[bool, bool], terminal_fd: int
+    ) -> None:
         """Begin without a process.
 
         Args:
-            id: the number by which the helper knows it.
+            request: its id, command line, environment and folder.
             terminals: whether stdout and stderr of its workers are terminals; else a pipe stands
                 for them.
             terminal_fd: the terminal to take the settings of.
         """
-        self.id = id
+        self.id = request.worker_id
+        self.request = request
         self.terminals = terminals
-        self.request: SpawnRequest | None = None
-        """What it was started with."""
         self.end: Exited | SpawnFailed | None = None
         """How it has ended; None while it lives."""
         self._terminal_fd = terminal_fd
@@ -117,12 +118,8 @@ class Forkserver:
         self._decoder = Decoder()
         self._messages: deque[dict[str, Any]] = deque()
 
-    async def spawn(self, host: WorkerHost, request: SpawnRequest) -> None:
+    async def spawn(self, host: WorkerHost) -> None:
         """Ask the helper for the process. The caller closes this object, also after a failure.
-
-        Args:
-            host: the helper.
-            request: its command line, environment and folder.
 
         Raises:
             WorkerHostError: the helper takes no request.
@@ -136,15 +133,14 @@ class Forkserver:
                 output = KeptOutput(self._terminal_fd if is_terminal else -1)
                 self._opened.callback(output.close)
                 self._outputs.append(output)
-            self.request = request._replace(
-                worker_id=self.id,
+            request = self.request._replace(
                 stdin_fd=null.fileno(),
                 stdout_fd=self._outputs[0].fd,
                 stderr_fd=self._outputs[1].fd,
                 server_fd=theirs.fileno(),
                 cpus=(),
             )
-            host.spawn(self.request)
+            host.spawn(request)
         for output in self._outputs:
             output.let_go()
 

@@ -12,9 +12,10 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
@@ -26,15 +27,11 @@ from rallypoint.agent.preload.command import (
     forked_by,
     forkserver_environment,
     importable,
-    probe_command,
     with_hook,
 )
 from rallypoint.agent.preload.forkserver import Forkserver, Hangup
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 log = get_logger()
 
@@ -74,78 +71,58 @@ class CannotPreload(Exception):
         self.culprit = culprit
 
 
-class Preloader:
+class Preloader(Struct, kw_only=True):
     """Makes the forkserver of a node, and another one when that has ended."""
 
-    def __init__(
-        self,
-        *,
-        preload: Preload,
-        shape: Shape,
-        inherited: Mapping[str, str],
-        sample: Callable[[], SpawnRequest],
-        guess: Callable[[], tuple[bool, bool]],
-        terminal_fd: int,
-        host: Callable[[], WorkerHost],
-        record: Callable[[], str],
-        tasks: asyncio.TaskGroup,
-    ) -> None:
-        """Begin without a forkserver.
-
-        Args:
-            preload: what it imports and calls.
-            shape: of the workers' command line.
-            inherited: what all workers inherit.
-            sample: returns the request of a worker, as far as it is known without a round.
-            guess: returns whether its stdout and stderr are terminals, as far as that is known
-                without a round.
-            terminal_fd: the terminal that output goes to, if it goes to one.
-            host: returns the helper.
-            record: returns the file in which a cold worker notes what it imports.
-            tasks: runs what takes time.
-        """
-        self._preload = preload
-        self._shape = shape
-        self._inherited = inherited
-        self._sample = sample
-        self._guess = guess
-        self._terminal_fd = terminal_fd
-        self._host = host
-        self._record = record
-        self._tasks = tasks
-        self._files = FileThread("records")
-        self._ids = itertools.count(-1, -1)  # those of workers are above
-        self._terminals: tuple[bool, bool] | None = None
-        """Which streams of the last worker that could not be forked because of them are some."""
-        self._is_recording = preload.is_auto
-        """The first worker of each round notes what it imports, for the first forkserver."""
-        self._recorded: asyncio.TimerHandle | None = None
-        """Makes it."""
-        self._failed: set[str] = set()
-        """Modules that could not be imported."""
-        self._left_out: set[str] = set()
-        """Packages and calls with which no forkserver can be made."""
-        self._failures = 0
-        self._making: asyncio.Task[None] | None = None
-        self._is_slow = False
-        """A round has waited for it in vain; it may hang, and no other round waits."""
-        self._servers: dict[int, Forkserver] = {}
-        """All that have not ended, by id."""
-        self._ready: Forkserver | None = None
-        self._cold: dict[int, SpawnRequest] = {}
-        """Requests of the workers that are being forked, by id: how they would start cold."""
-        self._limit: asyncio.TimerHandle | None = None
-        """Ends a forkserver that does not fork."""
-        self._has_probed = False
-        self._is_given_up = False
+    preload: Preload
+    """What it imports and calls."""
+    shape: Shape
+    """Of the workers' command line."""
+    inherited: Mapping[str, str]
+    """What all workers inherit."""
+    sample: Callable[[], tuple[SpawnRequest, tuple[bool, bool]]]
+    """Returns the request of a worker, and whether its stdout and stderr are terminals, as far as
+    that is known without a round."""
+    terminal_fd: int
+    """The terminal that output goes to, if it goes to one."""
+    host: Callable[[], WorkerHost]
+    """Returns the helper."""
+    record: Callable[[], str]
+    """Returns the file in which a cold worker notes what it imports, for the first forkserver."""
+    tasks: asyncio.TaskGroup
+    _files: FileThread = field(default_factory=lambda: FileThread("records"))
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(-1, -1))
+    """Those of workers are above."""
+    _recorded: asyncio.TimerHandle | None = None
+    """Begins the first forkserver, if its modules are not named."""
+    _has_record: bool = False
+    """That was begun."""
+    _failed: set[str] = field(default_factory=set)
+    """Modules that could not be imported."""
+    _left_out: set[str] = field(default_factory=set)
+    """Packages and calls with which no forkserver can be made."""
+    _failures: int = 0
+    _making: asyncio.Task[None] | None = None
+    _is_slow: bool = False
+    """A round has waited for it in vain; it may hang, and no other round waits."""
+    _servers: dict[int, Forkserver] = field(default_factory=dict)
+    """All that have not ended, by id."""
+    _ready: Forkserver | None = None
+    _cold: dict[int, SpawnRequest] = field(default_factory=dict)
+    """Requests of the workers that are being forked, by id: how they would start cold."""
+    _limit: asyncio.TimerHandle | None = None
+    """Ends a forkserver that does not fork."""
+    _has_probed: bool = False
+    _is_given_up: bool = False
 
     # --- the forkserver ---
 
     def begin(self) -> None:
         """Make a forkserver, unless there is one or there cannot be."""
-        if not (self._is_recording or self._is_given_up or self._ready or self._is_making):
+        is_known = self._has_record or not self.preload.is_auto
+        if is_known and not (self._is_given_up or self._ready or self._is_making):
             self._is_slow = False
-            self._making = self._tasks.create_task(self._make())
+            self._making = self.tasks.create_task(self._make())
 
     @property
     def _is_making(self) -> bool:
@@ -191,15 +168,14 @@ class Preloader:
 
     def _leave_out(self, culprit: str) -> bool:
         """Leave out a call, or the package of a module; return whether there are others."""
-        self._left_out.add(culprit if ":" in culprit else culprit.partition(".")[0])
-        has_others = self._preload.is_auto or self._kept(self._preload.modules)
-        return bool(culprit and has_others) and len(self._left_out) <= LEFT_OUT_MAX
+        if not culprit or len(self._left_out) == LEFT_OUT_MAX:
+            return False
+        self._left_out.add(culprit if ":" in culprit else _package_of(culprit))
+        return self.preload.is_auto or bool(self._kept(self.preload.modules))
 
     def _kept(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the modules or calls that are not left out."""
-        gone = self._left_out
-        kept = (one for one in names if one not in gone)
-        return tuple(one for one in kept if one.partition(":")[0].partition(".")[0] not in gone)
+        return tuple(one for one in names if not self._left_out & {one, _package_of(one)})
 
     def _give_up(self, why: str) -> None:
         self._is_given_up = True
@@ -213,11 +189,11 @@ class Preloader:
             OSError, WorkerHostError, ValueError: it has failed.
         """
         began_s = time.monotonic()
-        request = self._sample()
+        request, terminals = self.sample()
         if not self._has_probed:
-            await self._probe(request)
+            await self._probe(request, terminals)
             self._has_probed = True
-        async with self._start(request) as server:
+        async with self._start(request, terminals) as server:
             try:
                 async with asyncio.timeout(IMPORT_LIMIT_S):
                     await server.receive()
@@ -229,28 +205,30 @@ class Preloader:
             except Hangup as error:
                 raise OSError(await server.find_why()) from error
             self._ready = server
-        names = ",".join(self._kept(self._preload.modules)) or "auto"
+        names = ",".join(self._kept(self.preload.modules)) or "auto"
         log.info("preloaded", names=names, took=f"{time.monotonic() - began_s:.1f}s")
 
     @asynccontextmanager
-    async def _start(self, request: SpawnRequest) -> AsyncIterator[Forkserver]:
+    async def _start(
+        self, request: SpawnRequest, terminals: tuple[bool, bool]
+    ) -> AsyncIterator[Forkserver]:
         """Start a forkserver, and end it again unless it is the one that forks."""
-        environment = forkserver_environment(request.env, self._inherited)
-        terminals = self._terminals or self._guess()
-        server = Forkserver(next(self._ids), terminals, self._terminal_fd)
+        environment = forkserver_environment(request.env, self.inherited)
+        request = request._replace(worker_id=next(self._ids), env=environment)
+        server = Forkserver(request, terminals, self.terminal_fd)
         try:
-            await server.spawn(self._host(), request._replace(env=environment))
+            await server.spawn(self.host())
             self._servers[server.id] = server
             yield server
         finally:
             if server is not self._ready:
                 self._end(server)
 
-    async def _probe(self, request: SpawnRequest) -> None:
+    async def _probe(self, request: SpawnRequest, terminals: tuple[bool, bool]) -> None:
         """Find out whether the interpreter runs our hook; it would run the script without it."""
         python = request.argv[0]
-        argv = probe_command(request.argv, self._shape)
-        async with self._start(request._replace(argv=argv)) as server:
+        argv = (*request.argv[: self.shape.flags_end], "-c", "pass")
+        async with self._start(request._replace(argv=argv), terminals) as server:
             try:
                 async with asyncio.timeout(HELLO_LIMIT_S):
                     await server.receive()
@@ -266,23 +244,23 @@ class Preloader:
 
     async def _import(self, server: Forkserver, request: SpawnRequest) -> None:
         modules = await self._find_modules()
-        program = request.argv[self._shape.flags_end :]
-        calls = self._kept(self._preload.calls)
-        ready = await server.prepare(modules, calls, self._shape.path, program)
-        if ready.get("refusal"):
-            raise CannotPreload(str(ready["refusal"]), str(ready.get("culprit", "")))
-        for failure in ready.get("failed", ()):
-            self._note_failure(str(failure["name"]), str(failure["error"]))
+        program = request.argv[self.shape.flags_end :]
+        calls = self._kept(self.preload.calls)
+        ready = await server.prepare(modules, calls, self.shape.path, program)
+        if ready["refusal"]:
+            raise CannotPreload(ready["refusal"], ready["culprit"])
+        for failure in ready["failed"]:
+            self._note_failure(failure["name"], failure["error"])
         server.serve()
 
     async def _find_modules(self) -> tuple[str, ...]:
-        if not self._preload.is_auto:
-            return self._kept(self._preload.modules)
-        names = await self._files.run("reading a record", lambda: _read_names(self._record()))
-        return self._kept(importable(names, self._failed, self._shape.module))
+        if not self.preload.is_auto:
+            return self._kept(self.preload.modules)
+        names = await self._files.run("reading a record", lambda: _read_names(self.record()))
+        return self._kept(importable(names, self._failed, self.shape.module))
 
     def _note_failure(self, name: str, error: str) -> None:
-        if name not in self._failed and not self._preload.is_auto:
+        if name not in self._failed and not self.preload.is_auto:
             log.warning("preload_import_failed", name=name, error=error, then="workers try again")
         self._failed.add(name)
 
@@ -291,7 +269,7 @@ class Preloader:
         server.close()
         if server.id in self._servers:
             with suppress(WorkerHostError):  # the helper has died, and its children with it
-                self._host().signal(signal.SIGKILL, (server.id,))
+                self.host().signal(signal.SIGKILL, (server.id,))
 
     def look(self) -> None:
         """Let it look at the files that it has imported, while workers end."""
@@ -309,27 +287,28 @@ class Preloader:
         Raises:
             OSError: no descriptor is left.
         """
-        if self._is_recording and request.env["RALLYPOINT_LOCAL_RANK"] == "0":
-            if self._recorded is None:
-                loop = asyncio.get_running_loop()
-                self._recorded = loop.call_later(AUTO_S, self._end_recording)
-            return request._replace(env=with_hook(request.env, RECORD_ENV, self._record()))
         if self._ready is None:
-            return request
-        terminals = os.isatty(request.stdout_fd), os.isatty(request.stderr_fd)
-        why = ""
-        if terminals != self._ready.terminals:
-            why, self._terminals = "its output goes to a terminal, or no longer to one", terminals
-        elif self._ready.request is not None:
-            why = find_difference(self._ready.request, request, self._shape)
+            return self._noting(request)
+        why = find_difference(self._ready.request, request, self.shape)
+        if self._ready.terminals != (os.isatty(request.stdout_fd), os.isatty(request.stderr_fd)):
+            why = "its output goes to a terminal, or no longer to one"
         if why:
             log.info("worker_not_forked", why=why, then="it imports by itself")
             return request
         self._keep(request)
-        return forked_by(self._ready.id, request, self._shape)
+        return forked_by(self._ready.id, request, self.shape)
 
-    def _end_recording(self) -> None:
-        self._is_recording = False
+    def _noting(self, request: SpawnRequest) -> SpawnRequest:
+        """Let one worker of each round note its imports, until the first forkserver is made."""
+        is_first = request.env["RALLYPOINT_LOCAL_RANK"] == "0"
+        if self._has_record or not self.preload.is_auto or not is_first:
+            return request
+        if self._recorded is None:
+            self._recorded = asyncio.get_running_loop().call_later(AUTO_S, self._begin_recorded)
+        return request._replace(env=with_hook(request.env, RECORD_ENV, self.record()))
+
+    def _begin_recorded(self) -> None:
+        self._has_record = True
         self.begin()
 
     def _keep(self, request: SpawnRequest) -> None:
@@ -383,7 +362,7 @@ class Preloader:
             if not is_wanted:
                 return False
             log.warning("worker_not_forked", why=event.message, then="it imports by itself")
-            self._host().spawn(request)
+            self.host().spawn(request)
         except (OSError, WorkerHostError):  # the event tells it
             return False
         finally:
@@ -403,7 +382,7 @@ class Preloader:
                 server.note_end(event)
                 if server is self._ready:
                     self._ready, self._is_slow = None, False
-                    self._making = self._tasks.create_task(self._replace(server, event))
+                    self._making = self.tasks.create_task(self._replace(server, event))
             case _:
                 return False
         return True
@@ -431,12 +410,19 @@ class Preloader:
             server.close()
 
 
+def _package_of(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
 def _close(request: SpawnRequest) -> None:
     for fd in request.fds:
         os.close(fd)
 
 
 def _read_names(path: str) -> list[str]:
-    with open(path, "rb") as file:
-        text = file.read(RECORD_BYTES_MAX).decode("utf-8", "replace")
+    try:
+        with open(path, "rb") as file:
+            text = file.read(RECORD_BYTES_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:  # the workers have ended before
+        return []
     return text.split("\n")[:-1]  # the last line may be unfinished

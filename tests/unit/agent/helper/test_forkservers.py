@@ -64,9 +64,8 @@ async def serve(
     script.write_text(textwrap.dedent(program))
     argv = (sys.executable, "-u", str(script))
     environment = forkserver_environment(dict(os.environ), {})
-    server = Forkserver(SERVER, PIPES, -1)
-    request = SpawnRequest(SERVER, argv, environment, "/", 1, 2)
-    await server.spawn(talk.host, request)
+    server = Forkserver(SpawnRequest(SERVER, argv, environment, "/", 1, 2), PIPES, -1)
+    await server.spawn(talk.host)
     node = Node(talk, server, output, argv)
     event = await talk.next()
     assert isinstance(event, Spawned), event

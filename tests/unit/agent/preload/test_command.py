@@ -17,7 +17,6 @@ from rallypoint.agent.preload.command import (
     forked_by,
     forkserver_environment,
     importable,
-    probe_command,
 )
 from rallypoint.agent.workers.environ import Function, Launch, worker_command
 
@@ -99,7 +98,7 @@ def test_forkserver_forks_only_its_own_workers(worker: SpawnRequest, why: str) -
 
 
 @pytest.mark.parametrize(
-    ("launch", "probe", "arguments", "path"),
+    ("launch", "python", "arguments", "path"),
     [
         (Launch("{}/t.py", ("a", "b")), ("py", "-u"), ("a", "b"), "{}"),
         (Launch("{}/t.py", ("a",), run_path=True), ("py", "-u"), ("{}/t.py", "a"), "{}"),
@@ -109,7 +108,7 @@ def test_forkserver_forks_only_its_own_workers(worker: SpawnRequest, why: str) -
 )
 def test_parts_of_a_command_line(
     launch: Launch,
-    probe: tuple[str, ...],
+    python: tuple[str, ...],
     arguments: tuple[str, ...],
     path: str,
     tmp_path: Path,
@@ -123,7 +122,7 @@ def test_parts_of_a_command_line(
     argv = worker_command(filled, python="py", round=1, local_rank=0)
     shape = filled.shape("unused")
 
-    assert probe_command(argv, shape)[:-1] == (*probe, "-c")
+    assert argv[: shape.flags_end] == python
     assert arguments_of(argv, shape) == tuple(word.format(folder) for word in arguments)
     assert shape.path == path.format(folder, cwd="/")
     assert (RUN_PATH in argv) is launch.run_path
@@ -135,7 +134,7 @@ def test_parts_of_the_command_line_of_a_function() -> None:
     argv = worker_command(launch, python="py", round=2, local_rank=1)
     shape = launch.shape("/program")
 
-    assert probe_command(argv, shape)[1:3] == ("-X", "dev")
+    assert argv[1 : shape.flags_end] == ("-X", "dev")
     assert arguments_of(argv, shape) == ("payload", "results/1-2", "1")
     assert shape.path == "/program"
 

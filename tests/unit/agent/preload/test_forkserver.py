@@ -17,7 +17,7 @@ from rallypoint.agent.preload.forkserver import KEPT_BYTES, Forkserver, Hangup
 
 LIMIT_S = 30.0
 REQUEST = SpawnRequest(
-    worker_id=0, argv=("python",), env={}, cwd="/", stdout_fd=-1, stderr_fd=-1, cpus=(0,)
+    worker_id=-4, argv=("python",), env={}, cwd="/", stdout_fd=-1, stderr_fd=-1, cpus=(0,)
 )
 
 
@@ -37,12 +37,12 @@ class Pair:
     """A forkserver as the agent sees it, and the descriptors of its process."""
 
     def __init__(self) -> None:
-        self.server = Forkserver(-4, (False, False), -1)
+        self.server = Forkserver(REQUEST, (False, False), -1)
         self.host = Host()
 
     async def begin(self) -> None:
         """Start it."""
-        await self.server.spawn(cast("WorkerHost", self.host), REQUEST)
+        await self.server.spawn(cast("WorkerHost", self.host))
         *self.streams, passed = self.host.fds
         self.socket = socket.socket(fileno=passed)
         self.socket.settimeout(LIMIT_S)

@@ -23,7 +23,7 @@ from rallypoint.agent.preload.preloader import Preloader
 
 LIMIT_S = 30.0
 SHAPE = Shape(2, 1, None)
-READY: dict[str, Any] = {"type": "ready", "failed": [], "refusal": ""}
+READY: dict[str, Any] = {"type": "ready", "failed": [], "refusal": "", "culprit": ""}
 
 
 class Host:
@@ -92,8 +92,7 @@ class Table:
             preload=preload,
             shape=SHAPE,
             inherited={},
-            sample=lambda: self.request,
-            guess=lambda: (False, False),
+            sample=lambda: (self.request, (False, False)),
             terminal_fd=-1,
             host=lambda: cast("WorkerHost", self.host),
             record=lambda: self.record,
@@ -376,6 +375,23 @@ async def test_auto_imports_what_a_cold_worker_has_recorded(
 
     assert [one["modules"] for one in table.host.prepared] == [["json", "gone"], ["json"]]
     assert "preload_import_failed" not in [line["event"] for line in logs]
+
+
+async def test_auto_without_a_record_imports_nothing(
+    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers that have ended at once have noted nothing."""
+    monkeypatch.setattr(module, "AUTO_S", 0.0)
+    preloader = table.make(Preload(is_auto=True))
+    table.record = str(tmp_path / "imports")
+    table.choose()
+    async with asyncio.timeout(LIMIT_S):
+        while not preloader.is_importing:  # noqa: ASYNC110 - a timer of no time begins it
+            await asyncio.sleep(0)
+        await preloader.wait()
+
+    assert [one["modules"] for one in table.host.prepared] == [[]]
+    assert table.fork() < 0
 
 
 async def test_what_cannot_be_preloaded_is_left_out(table: Table) -> None:
