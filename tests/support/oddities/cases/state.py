@@ -27,7 +27,7 @@ FACTS = {
     "    if n not in (32, 33)])",
     "signal-mask": "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))",
     "signals-of-kernel": "print([l for l in open('/proc/self/status')\n"
-    "    if l.startswith(('Sig', 'Shd'))])",
+    "    if l.startswith(('SigP', 'SigB', 'SigI', 'SigC', 'Shd'))])",
     "wakeup-fd": "import signal; print(signal.set_wakeup_fd(-1), signal.getitimer(0))",
     "umask": "print(os.umask(0o77))",
     "cwd": "print(os.getcwd(), os.path.abspath('.'))",

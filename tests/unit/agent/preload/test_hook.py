@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.helper.descendants import PR_SET_CHILD_SUBREAPER, prctl
+from rallypoint.agent.helper.descendants import PR_SET_CHILD_SUBREAPER, list_descendants, prctl
 from rallypoint.agent.helper.frames import Decoder, encode
 from rallypoint.agent.in_worker import PRELOAD
 from rallypoint.agent.preload.command import FDS_ENV
@@ -54,6 +54,10 @@ def begin_native_thread():
     libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
     warnings.simplefilter("always", DeprecationWarning)
     warnings.showwarning = lambda message, *_: os.write(1, str(message).encode())
+def hang_in_forks():
+    import signal, types
+    cuda = types.SimpleNamespace(is_initialized=lambda: False, _is_in_bad_fork=signal.pause)
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
 def fork_no_more():
     def fork():
         raise OSError(11, "no")
@@ -138,10 +142,14 @@ class Hook:
 
     def ask(self, *calls: str, program: tuple[str, ...] | None = None) -> dict[str, Any]:
         """Let it import; return its answer."""
+        self.begin_ask(*calls, program=program)
+        return self.receive()
+
+    def begin_ask(self, *calls: str, program: tuple[str, ...] | None = None) -> None:
+        """Let it import."""
         assert self.receive()["type"] == "hello"
         words = list(program or self.program)
         self.send(type="prepare", modules=["noted"], calls=list(calls), path=None, program=words)
-        return self.receive()
 
     def serve(self, *calls: str) -> None:
         """Let it import, and fork from now on."""
@@ -275,7 +283,7 @@ def test_worker_without_its_output_is_not_forked(hook: Hook) -> None:
 
     assert answer["type"] == "stale"
     assert "no descriptor free" in answer["why"]
-    assert hook.process.wait(LIMIT_S) == 0
+    assert hook.process.wait(LIMIT_S) == 1
     assert hook.printed.read_text() == ""
 
 
@@ -285,7 +293,7 @@ def test_program_of_a_wrapper_does_not_wait(hook: Hook) -> None:
 
     assert answer["type"] == "stale"
     assert "PYTHON_EXEC" in answer["why"]
-    assert hook.process.wait(LIMIT_S) == 0
+    assert hook.process.wait(LIMIT_S) == 1
     assert hook.printed.read_text() == ""
 
 
@@ -365,6 +373,17 @@ def test_worker_that_cannot_begin_reports_why(hook: Hook) -> None:
     assert fork.read_report().startswith("22 ")
     assert hook.await_exit(pid) == 127
     assert hook.printed.read_text() == ""
+
+
+def test_forkserver_whose_forks_hang_is_refused(hook: Hook) -> None:
+    """The child that tries it is ended by its own alarm, which the test does not wait for."""
+    hook.begin_ask("noted:hang_in_forks")
+    children: list[int] = []
+    while not children and hook.process.poll() is None:
+        children = list_descendants(hook.process.pid)
+    os.kill(children[0], signal.SIGALRM)
+
+    assert "hangs" in hook.receive()["refusal"]
 
 
 def test_fork_that_fails_is_answered(hook: Hook) -> None:

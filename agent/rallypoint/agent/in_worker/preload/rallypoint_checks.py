@@ -1,6 +1,6 @@
 """What the imports of a forkserver must not do, and which files they have read.
 
-See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent takes `is_of_round`.
+See sitecustomize.py. The agent takes `is_of_round`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 
-TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

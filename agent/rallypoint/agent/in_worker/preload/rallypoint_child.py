@@ -1,6 +1,6 @@
 """Forks of a forkserver: the child that proves that it can be forked, and the workers.
 
-Standard library only, and Python 3.8 or newer. The agent never imports this file.
+See sitecustomize.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import gc
 import os
 import signal
 import sys
-import time
 
-TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PROBE_S_MAX = 20
+"""Longest life of the child that proves that others will work."""
+_BAD_FORK = 3
+"""Exit code of that child if it cannot use CUDA."""
 _BY_ENTROPY = 1 << 31
 """The first word of a Mersenne Twister that was not seeded with a single number."""
 _SEEDS_OF_PEOPLE = 1 << 32
@@ -151,7 +154,7 @@ def reopen(fd: int) -> None:
     os.close(own)
 
 
-def probe(limit_s: float) -> str:
+def probe() -> str:
     """Return why forks of this process would not work; "": they would.
 
     A child does what hangs or fails in a fork of a process that has used threads or a GPU.
@@ -163,35 +166,26 @@ def probe(limit_s: float) -> str:
     if child == 0:
         code = 1
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(PROBE_S_MAX)
             code = _try(torch)
         finally:
             os._exit(code)
-    end_s = time.monotonic() + limit_s
-    while time.monotonic() < end_s:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return _explain(status)
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "a fork of it hangs in a product of matrices or a backward pass: an import has run one"
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return ""
+    if status == signal.SIGALRM:
+        return "an import has run torch: a fork hangs in a product of matrices or a backward pass"
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _BAD_FORK:
+        return "an import has initialized CUDA, so no fork of it can use a GPU"
+    return f"a fork of it cannot use torch (wait status {status})"
 
 
 def _try(torch: Any) -> int:
     """Do the work of the child; return its exit code."""
     if torch.cuda._is_in_bad_fork():
-        return 3
-    threads = torch.get_num_threads()
+        return _BAD_FORK
     torch.set_num_threads(2)
     matrix = torch.ones(256, 256, requires_grad=True)
     (matrix @ matrix).sum().backward()
-    torch.set_num_threads(threads)
     return 0
-
-
-def _explain(status: int) -> str:
-    if status == 0:
-        return ""
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3:
-        return "an import has initialized CUDA, so no fork of it can use a GPU"
-    return f"a fork of it cannot use torch (wait status {status})"

@@ -1,7 +1,6 @@
 """A forkserver: imports modules, proves that it can be forked, and forks the workers of all rounds.
 
-See sitecustomize.py for when it is imported, and for the messages on its sockets.
-Standard library only, and Python 3.8 or newer. The agent never imports this file.
+See sitecustomize.py, also for the messages on its sockets.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import stat
 import sys
 import time
 
-TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -39,8 +38,6 @@ LAST_LOOK_S = 0.02
 than a turn on a processor."""
 LOOK_AGAIN_S = 1.0
 """The workers of a round are forked one after the other: one look is enough for all of them."""
-PROBE_S_MAX = 20.0
-"""Longest life of the child that proves that others will work."""
 DESCRIPTORS = 5
 """That come with the message that asks for a worker: three streams, report and gate."""
 MESSAGE_BYTES_MAX = 1 << 20
@@ -90,7 +87,7 @@ class Forkserver:
         except BaseException as error:  # noqa: BLE001 - an import may have set a signal handler
             if os.getpid() != pid:
                 os._exit(1)
-            self._end(f"{type(error).__name__}: {error}", 1)
+            self._end(f"{type(error).__name__}: {error}")
         for fd, data in self._shown.items():
             try:
                 while data:
@@ -135,8 +132,13 @@ class Forkserver:
             data += part
         return data
 
-    def _end(self, why: str, code: int = 0) -> NoReturn:
-        """Tell the agent why this forkserver cannot be used, and end."""
+    def _end(self, why: str, code: int = 1) -> NoReturn:
+        """Tell the agent why this forkserver cannot be used, and end.
+
+        Args:
+            why: for people.
+            code: 0 if another one can be used; after several others the agent gives up.
+        """
         self._send(type="stale", why=why)
         os._exit(code)
 
@@ -171,7 +173,7 @@ class Forkserver:
         self._files = before.list_files()
         self._child_handler = signal.getsignal(signal.SIGCHLD)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whatever it does, it waits for its forks
-        refusal = refusal or rallypoint_child.probe(PROBE_S_MAX)
+        refusal = refusal or rallypoint_child.probe()
         _flush()
         self._send(type="ready", failed=failed, refusal=refusal, culprit=culprit)
 
@@ -182,7 +184,7 @@ class Forkserver:
         began_s = time.monotonic()
         for path, stamp in stamps:
             if rallypoint_checks.stamp(path) != stamp:
-                self._end(path + " has changed")
+                self._end(path + " has changed", 0)
             if limit_s is not None and time.monotonic() - began_s > limit_s:
                 break  # the rest was looked at within LOOK_S
 

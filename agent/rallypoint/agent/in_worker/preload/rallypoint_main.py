@@ -1,7 +1,6 @@
 """What the main program finds in its interpreter: sys.path, environment, arguments, streams.
 
-See sitecustomize.py. Standard library only, and Python 3.8 or newer. The agent never imports this
-file.
+See sitecustomize.py.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import io
 import os
 import sys
 
-TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,7 +1,6 @@
 """Notes which modules a program imports, for the forkserver of a later round.
 
-See sitecustomize.py for when it is imported. Standard library only, and Python 3.8 or newer.
-The agent never imports this file.
+See sitecustomize.py.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # importing typing would take a millisecond of every start
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -23,7 +23,7 @@ helper/forkservers.py.
 RALLYPOINT_PRELOAD_RECORD names a file instead: the names of all modules that the program imports
 are appended to it, for the forkserver of a later round.
 
-Standard library only, and Python 3.8 or newer. The agent never imports this file.
+This file and those beside it use the standard library only, and Python 3.8 or newer.
 """
 
 from __future__ import annotations
