@@ -31,7 +31,7 @@ from google.protobuf.descriptor_pb2 import (
 from msgspec import Struct
 
 from rallypoint.cli.limits_reference import PACKAGE, describe_range
-from rallypoint.v1 import limits_pb2
+from rallypoint.v1 import calls_pb2, limits_pb2
 from rallypoint.wire.limits import find_rule, is_map
 
 INDEX = "index.md"
@@ -171,12 +171,18 @@ def _service_lines(source: _Source, at: int, service: ServiceDescriptor) -> Iter
 
 
 def _signature(method: MethodDescriptor, source: _Source) -> str:
-    """Return what a method takes and returns, such as `stream` of a message."""
+    """Return what a method takes and returns, who may call it, and what its calls are about."""
     sent = _type_link(method.input_type.name, source)
     answered = _type_link(method.output_type.name, source)
     takes = f"a stream of {sent}" if method.client_streaming else sent
     returns = f"a stream of {answered}" if method.server_streaming else answered
-    return f"`{method.full_name}`: takes {takes}, returns {returns}."
+    call = method.GetOptions().Extensions[calls_pb2.call]
+    callers = calls_pb2.Callers.Name(call.callers).removeprefix("CALLERS_")
+    subject = calls_pb2.Subject.Name(call.subject).removeprefix("SUBJECT_")
+    return (
+        f"`{method.full_name}`: takes {takes}, returns {returns}. Callers: "
+        f"[{callers}](calls.md#callers). About: [{subject}](calls.md#subject)."
+    )
 
 
 def _message_lines(source: _Source, path: tuple[int, ...], message: Descriptor) -> Iterator[str]:
@@ -251,10 +257,12 @@ def _enum_lines(source: _Source, at: int, enum: EnumDescriptor) -> Iterator[str]
 
 
 def _option_lines(source: _Source) -> Iterator[str]:
-    """Yield the options of fields that a file declares."""
+    """Yield the options of fields or methods that a file declares."""
     options = list(source.file.extensions_by_name.values())
     if options:
-        yield from ("## Options of fields", "")
+        extended = options[0].containing_type
+        assert extended is not None  # an extension always has one
+        yield from (f"## Options of {extended.name.removesuffix('Options').lower()}s", "")
         comments = [source.comment(_EXTENSIONS, number) for number in range(len(options))]
         yield from _field_rows(source, options, comments)
 

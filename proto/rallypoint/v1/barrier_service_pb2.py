@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from rallypoint.v1 import calls_pb2 as rallypoint_dot_v1_dot_calls__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import scope_pb2 as rallypoint_dot_v1_dot_scope__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#rallypoint/v1/barrier_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x19rallypoint/v1/scope.proto\"i\n\x0cParticipants\x12\x1b\n\x05ranks\x18\x01 \x03(\rB\x0c\x8a\xce\x18\x08\x18\xff\xff\xff\x1f`\x80\x08\x12\x1d\n\x05nodes\x18\x02 \x03(\tB\x0e\x8a\xce\x18\n@\x01P\xfd\x01`\x80\x08h\x01\x12\x1d\n\x05names\x18\x03 \x03(\tB\x0e\x8a\xce\x18\n@\x01P\xfd\x01`\x80\x08h\x01\"e\n\x0bParticipant\x12\x19\n\x04rank\x18\x01 \x01(\rB\t\x8a\xce\x18\x05\x18\xff\xff\xff\x1fH\x00\x12\x19\n\x04node\x18\x02 \x01(\tB\t\x8a\xce\x18\x05@\x01P\xfd\x01H\x00\x12\x19\n\x04name\x18\x03 \x01(\tB\t\x8a\xce\x18\x05@\x01P\xfd\x01H\x00\x42\x05\n\x03who\"\\\n\x08\x45xpected\x12\x17\n\x05\x63ount\x18\x01 \x01(\rB\x08\x8a\xce\x18\x04\x18\x80\x80@\x12\x37\n\x0cparticipants\x18\x02 \x01(\x0b\x32\x1b.rallypoint.v1.ParticipantsB\x04\x8a\xce\x18\x00\"\x86\x03\n\rArriveRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12)\n\x05scope\x18\x02 \x01(\x0e\x32\x14.rallypoint.v1.ScopeB\x04\x8a\xce\x18\x00\x12\x19\n\x04name\x18\x03 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xff\x01\x12\x37\n\x0bparticipant\x18\x04 \x01(\x0b\x32\x1a.rallypoint.v1.ParticipantB\x06\x8a\xce\x18\x02\x08\x01\x12/\n\x08\x65xpected\x18\x05 \x01(\x0b\x32\x17.rallypoint.v1.ExpectedB\x04\x8a\xce\x18\x00\x12\x18\n\ngeneration\x18\x06 \x01(\x04\x42\x04\x8a\xce\x18\x00\x12\x19\n\x07payload\x18\x07 \x01(\x0c\x42\x08\x8a\xce\x18\x04P\x80\x80\x01\x12\x36\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\n\x8a\xce\x18\x06:\x04\x08\x80\xa3\x05\x12\x1c\n\nrequest_id\x18\t \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\x12\x1f\n\x0b\x66irst_epoch\x18\n \x01(\x04\x42\n\x9a\xce\x18\x06*\x04\x08\x80\xa3\x05\"\xa4\x01\n\x0e\x41rriveResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x31\n\x0cparticipants\x18\x03 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12\x10\n\x08payloads\x18\x04 \x03(\x0c\x12\x19\n\x11participant_count\x18\x05 \x01(\r\x12\x0f\n\x07\x64urable\x18\x06 \x01(\x08\"i\n\x13ListBarriersRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x92\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\x8a\xce\x18\x03P\x80\x04\"Y\n\x14ListBarriersResponse\x12(\n\x08\x62\x61rriers\x18\x01 \x03(\x0b\x32\x16.rallypoint.v1.Barrier\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf7\x02\n\x07\x42\x61rrier\x12#\n\x05scope\x18\x01 \x01(\x0e\x32\x14.rallypoint.v1.Scope\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x16\n\x0e\x65xpected_count\x18\x05 \x01(\r\x12\x15\n\rarrived_count\x18\x06 \x01(\r\x12,\n\x07\x61rrived\x18\x07 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12,\n\x07missing\x18\x08 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12&\n\x03\x61ge\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12since_last_arrival\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttime_left\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration2\xb0\x01\n\x0e\x42\x61rrierService\x12\x45\n\x06\x41rrive\x12\x1c.rallypoint.v1.ArriveRequest\x1a\x1d.rallypoint.v1.ArriveResponse\x12W\n\x0cListBarriers\x12\".rallypoint.v1.ListBarriersRequest\x1a#.rallypoint.v1.ListBarriersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#rallypoint/v1/barrier_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19rallypoint/v1/calls.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x19rallypoint/v1/scope.proto\"i\n\x0cParticipants\x12\x1b\n\x05ranks\x18\x01 \x03(\rB\x0c\x8a\xce\x18\x08\x18\xff\xff\xff\x1f`\x80\x08\x12\x1d\n\x05nodes\x18\x02 \x03(\tB\x0e\x8a\xce\x18\n@\x01P\xfd\x01`\x80\x08h\x01\x12\x1d\n\x05names\x18\x03 \x03(\tB\x0e\x8a\xce\x18\n@\x01P\xfd\x01`\x80\x08h\x01\"e\n\x0bParticipant\x12\x19\n\x04rank\x18\x01 \x01(\rB\t\x8a\xce\x18\x05\x18\xff\xff\xff\x1fH\x00\x12\x19\n\x04node\x18\x02 \x01(\tB\t\x8a\xce\x18\x05@\x01P\xfd\x01H\x00\x12\x19\n\x04name\x18\x03 \x01(\tB\t\x8a\xce\x18\x05@\x01P\xfd\x01H\x00\x42\x05\n\x03who\"\\\n\x08\x45xpected\x12\x17\n\x05\x63ount\x18\x01 \x01(\rB\x08\x8a\xce\x18\x04\x18\x80\x80@\x12\x37\n\x0cparticipants\x18\x02 \x01(\x0b\x32\x1b.rallypoint.v1.ParticipantsB\x04\x8a\xce\x18\x00\"\x86\x03\n\rArriveRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12)\n\x05scope\x18\x02 \x01(\x0e\x32\x14.rallypoint.v1.ScopeB\x04\x8a\xce\x18\x00\x12\x19\n\x04name\x18\x03 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xff\x01\x12\x37\n\x0bparticipant\x18\x04 \x01(\x0b\x32\x1a.rallypoint.v1.ParticipantB\x06\x8a\xce\x18\x02\x08\x01\x12/\n\x08\x65xpected\x18\x05 \x01(\x0b\x32\x17.rallypoint.v1.ExpectedB\x04\x8a\xce\x18\x00\x12\x18\n\ngeneration\x18\x06 \x01(\x04\x42\x04\x8a\xce\x18\x00\x12\x19\n\x07payload\x18\x07 \x01(\x0c\x42\x08\x8a\xce\x18\x04P\x80\x80\x01\x12\x36\n\x07timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\n\x8a\xce\x18\x06:\x04\x08\x80\xa3\x05\x12\x1c\n\nrequest_id\x18\t \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\x12\x1f\n\x0b\x66irst_epoch\x18\n \x01(\x04\x42\n\x9a\xce\x18\x06*\x04\x08\x80\xa3\x05\"\xa4\x01\n\x0e\x41rriveResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x31\n\x0cparticipants\x18\x03 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12\x10\n\x08payloads\x18\x04 \x03(\x0c\x12\x19\n\x11participant_count\x18\x05 \x01(\r\x12\x0f\n\x07\x64urable\x18\x06 \x01(\x08\"i\n\x13ListBarriersRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x92\xce\x18\x03\x18\xe8\x07\x12\x1b\n\npage_token\x18\x03 \x01(\tB\x07\x8a\xce\x18\x03P\x80\x04\"Y\n\x14ListBarriersResponse\x12(\n\x08\x62\x61rriers\x18\x01 \x03(\x0b\x32\x16.rallypoint.v1.Barrier\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf7\x02\n\x07\x42\x61rrier\x12#\n\x05scope\x18\x01 \x01(\x0e\x32\x14.rallypoint.v1.Scope\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x16\n\x0e\x65xpected_count\x18\x05 \x01(\r\x12\x15\n\rarrived_count\x18\x06 \x01(\r\x12,\n\x07\x61rrived\x18\x07 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12,\n\x07missing\x18\x08 \x01(\x0b\x32\x1b.rallypoint.v1.Participants\x12&\n\x03\x61ge\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12since_last_arrival\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\ttime_left\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration2\xc4\x01\n\x0e\x42\x61rrierService\x12O\n\x06\x41rrive\x12\x1c.rallypoint.v1.ArriveRequest\x1a\x1d.rallypoint.v1.ArriveResponse\"\x08\xa2\xce\x18\x04\x08\x03\x10\x01\x12\x61\n\x0cListBarriers\x12\".rallypoint.v1.ListBarriersRequest\x1a#.rallypoint.v1.ListBarriersResponse\"\x08\xa2\xce\x18\x04\x08\x01\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -76,22 +77,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTBARRIERSREQUEST'].fields_by_name['page_size']._serialized_options = b'\222\316\030\003\030\350\007'
   _globals['_LISTBARRIERSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTBARRIERSREQUEST'].fields_by_name['page_token']._serialized_options = b'\212\316\030\003P\200\004'
-  _globals['_PARTICIPANTS']._serialized_start=141
-  _globals['_PARTICIPANTS']._serialized_end=246
-  _globals['_PARTICIPANT']._serialized_start=248
-  _globals['_PARTICIPANT']._serialized_end=349
-  _globals['_EXPECTED']._serialized_start=351
-  _globals['_EXPECTED']._serialized_end=443
-  _globals['_ARRIVEREQUEST']._serialized_start=446
-  _globals['_ARRIVEREQUEST']._serialized_end=836
-  _globals['_ARRIVERESPONSE']._serialized_start=839
-  _globals['_ARRIVERESPONSE']._serialized_end=1003
-  _globals['_LISTBARRIERSREQUEST']._serialized_start=1005
-  _globals['_LISTBARRIERSREQUEST']._serialized_end=1110
-  _globals['_LISTBARRIERSRESPONSE']._serialized_start=1112
-  _globals['_LISTBARRIERSRESPONSE']._serialized_end=1201
-  _globals['_BARRIER']._serialized_start=1204
-  _globals['_BARRIER']._serialized_end=1579
-  _globals['_BARRIERSERVICE']._serialized_start=1582
-  _globals['_BARRIERSERVICE']._serialized_end=1758
+  _globals['_BARRIERSERVICE'].methods_by_name['Arrive']._loaded_options = None
+  _globals['_BARRIERSERVICE'].methods_by_name['Arrive']._serialized_options = b'\242\316\030\004\010\003\020\001'
+  _globals['_BARRIERSERVICE'].methods_by_name['ListBarriers']._loaded_options = None
+  _globals['_BARRIERSERVICE'].methods_by_name['ListBarriers']._serialized_options = b'\242\316\030\004\010\001\020\001'
+  _globals['_PARTICIPANTS']._serialized_start=168
+  _globals['_PARTICIPANTS']._serialized_end=273
+  _globals['_PARTICIPANT']._serialized_start=275
+  _globals['_PARTICIPANT']._serialized_end=376
+  _globals['_EXPECTED']._serialized_start=378
+  _globals['_EXPECTED']._serialized_end=470
+  _globals['_ARRIVEREQUEST']._serialized_start=473
+  _globals['_ARRIVEREQUEST']._serialized_end=863
+  _globals['_ARRIVERESPONSE']._serialized_start=866
+  _globals['_ARRIVERESPONSE']._serialized_end=1030
+  _globals['_LISTBARRIERSREQUEST']._serialized_start=1032
+  _globals['_LISTBARRIERSREQUEST']._serialized_end=1137
+  _globals['_LISTBARRIERSRESPONSE']._serialized_start=1139
+  _globals['_LISTBARRIERSRESPONSE']._serialized_end=1228
+  _globals['_BARRIER']._serialized_start=1231
+  _globals['_BARRIER']._serialized_end=1606
+  _globals['_BARRIERSERVICE']._serialized_start=1609
+  _globals['_BARRIERSERVICE']._serialized_end=1805
 # @@protoc_insertion_point(module_scope)

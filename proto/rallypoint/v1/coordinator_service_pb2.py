@@ -25,35 +25,38 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from rallypoint.v1 import agent_service_pb2 as rallypoint_dot_v1_dot_agent__service__pb2
+from rallypoint.v1 import calls_pb2 as rallypoint_dot_v1_dot_calls__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'rallypoint/v1/coordinator_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!rallypoint/v1/agent_service.proto\"\x17\n\x15GetCoordinatorRequest\"p\n\x16GetCoordinatorResponse\x12/\n\x0b\x63oordinator\x18\x01 \x01(\x0b\x32\x1a.rallypoint.v1.Coordinator\x12%\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x15.rallypoint.v1.Caller\"\xa9\x01\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05roles\x18\x02 \x03(\x0e\x32\x19.rallypoint.v1.AccessRole\x12)\n\x05proof\x18\x03 \x01(\x0e\x32\x1a.rallypoint.v1.CallerProof\x12\x0c\n\x04jobs\x18\x04 \x03(\t\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x11\x43oordinatorAccess\x12\x0b\n\x03tls\x18\x01 \x01(\x08\x12\x1b\n\x13\x63lient_certificates\x18\x02 \x01(\x08\x12\x15\n\rauthenticates\x18\x03 \x01(\x08\"\xfe\x04\n\x0b\x43oordinator\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breattaching\x18\x07 \x01(\x08\x12\x1c\n\x14min_protocol_version\x18\x08 \x01(\r\x12\x18\n\x10protocol_version\x18\t \x01(\r\x12/\n\x0c\x63\x61pabilities\x18\n \x03(\x0e\x32\x19.rallypoint.v1.Capability\x12+\n\tdeadlines\x18\x0b \x01(\x0b\x32\x18.rallypoint.v1.Deadlines\x12\x35\n\x12heartbeat_interval\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x06\x63ounts\x18\r \x01(\x0b\x32 .rallypoint.v1.CoordinatorCounts\x12\x30\n\x06limits\x18\x0e \x01(\x0b\x32 .rallypoint.v1.CoordinatorLimits\x12\x10\n\x08revision\x18\x0f \x01(\x04\x12\x1b\n\x13last_event_sequence\x18\x10 \x01(\x04\x12$\n\x06shards\x18\x11 \x03(\x0b\x32\x14.rallypoint.v1.Shard\x12\x30\n\x06\x61\x63\x63\x65ss\x18\x12 \x01(\x0b\x32 .rallypoint.v1.CoordinatorAccess\"E\n\x05Shard\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0e\n\x06served\x18\x03 \x01(\x08\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\x9e\x01\n\x11\x43oordinatorCounts\x12\x0c\n\x04jobs\x18\x01 \x01(\r\x12\x11\n\topen_jobs\x18\x02 \x01(\r\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\r\n\x05nodes\x18\x04 \x01(\r\x12\x17\n\x0f\x63onnected_nodes\x18\x05 \x01(\r\x12\x0f\n\x07workers\x18\x06 \x01(\x04\x12\x0f\n\x07watches\x18\x07 \x01(\r\x12\x0e\n\x06\x65vents\x18\x08 \x01(\r\"\xc4\x01\n\x11\x43oordinatorLimits\x12\x0c\n\x04jobs\x18\x01 \x01(\r\x12\x15\n\rnodes_per_job\x18\x02 \x01(\r\x12\x18\n\x10workers_per_node\x18\x03 \x01(\r\x12\x16\n\x0e\x65vents_per_job\x18\x04 \x01(\r\x12\x0e\n\x06\x65vents\x18\x05 \x01(\r\x12\x17\n\x0fwatches_per_job\x18\x06 \x01(\r\x12\x18\n\x10watches_per_host\x18\x07 \x01(\r\x12\x15\n\rmessage_bytes\x18\x08 \x01(\r*\xa1\x01\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_AGENT\x10\x01\x12\x18\n\x14\x41\x43\x43\x45SS_ROLE_OPERATOR\x10\x02\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_VIEWER\x10\x03\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_WORKER\x10\x04\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_RELAY\x10\x05*\x87\x01\n\x0b\x43\x61llerProof\x12\x1c\n\x18\x43\x41LLER_PROOF_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43\x41LLER_PROOF_ACCESS_TOKEN\x10\x01\x12\x1c\n\x18\x43\x41LLER_PROOF_CERTIFICATE\x10\x02\x12\x1d\n\x19\x43\x41LLER_PROOF_WORKER_TOKEN\x10\x03\x32s\n\x12\x43oordinatorService\x12]\n\x0eGetCoordinator\x12$.rallypoint.v1.GetCoordinatorRequest\x1a%.rallypoint.v1.GetCoordinatorResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'rallypoint/v1/coordinator_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!rallypoint/v1/agent_service.proto\x1a\x19rallypoint/v1/calls.proto\"\x17\n\x15GetCoordinatorRequest\"p\n\x16GetCoordinatorResponse\x12/\n\x0b\x63oordinator\x18\x01 \x01(\x0b\x32\x1a.rallypoint.v1.Coordinator\x12%\n\x06\x63\x61ller\x18\x02 \x01(\x0b\x32\x15.rallypoint.v1.Caller\"\xa9\x01\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05roles\x18\x02 \x03(\x0e\x32\x19.rallypoint.v1.AccessRole\x12)\n\x05proof\x18\x03 \x01(\x0e\x32\x1a.rallypoint.v1.CallerProof\x12\x0c\n\x04jobs\x18\x04 \x03(\t\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x11\x43oordinatorAccess\x12\x0b\n\x03tls\x18\x01 \x01(\x08\x12\x1b\n\x13\x63lient_certificates\x18\x02 \x01(\x08\x12\x15\n\rauthenticates\x18\x03 \x01(\x08\"\xfe\x04\n\x0b\x43oordinator\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breattaching\x18\x07 \x01(\x08\x12\x1c\n\x14min_protocol_version\x18\x08 \x01(\r\x12\x18\n\x10protocol_version\x18\t \x01(\r\x12/\n\x0c\x63\x61pabilities\x18\n \x03(\x0e\x32\x19.rallypoint.v1.Capability\x12+\n\tdeadlines\x18\x0b \x01(\x0b\x32\x18.rallypoint.v1.Deadlines\x12\x35\n\x12heartbeat_interval\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x06\x63ounts\x18\r \x01(\x0b\x32 .rallypoint.v1.CoordinatorCounts\x12\x30\n\x06limits\x18\x0e \x01(\x0b\x32 .rallypoint.v1.CoordinatorLimits\x12\x10\n\x08revision\x18\x0f \x01(\x04\x12\x1b\n\x13last_event_sequence\x18\x10 \x01(\x04\x12$\n\x06shards\x18\x11 \x03(\x0b\x32\x14.rallypoint.v1.Shard\x12\x30\n\x06\x61\x63\x63\x65ss\x18\x12 \x01(\x0b\x32 .rallypoint.v1.CoordinatorAccess\"E\n\x05Shard\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0e\n\x06served\x18\x03 \x01(\x08\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\x9e\x01\n\x11\x43oordinatorCounts\x12\x0c\n\x04jobs\x18\x01 \x01(\r\x12\x11\n\topen_jobs\x18\x02 \x01(\r\x12\x0e\n\x06rounds\x18\x03 \x01(\r\x12\r\n\x05nodes\x18\x04 \x01(\r\x12\x17\n\x0f\x63onnected_nodes\x18\x05 \x01(\r\x12\x0f\n\x07workers\x18\x06 \x01(\x04\x12\x0f\n\x07watches\x18\x07 \x01(\r\x12\x0e\n\x06\x65vents\x18\x08 \x01(\r\"\xc4\x01\n\x11\x43oordinatorLimits\x12\x0c\n\x04jobs\x18\x01 \x01(\r\x12\x15\n\rnodes_per_job\x18\x02 \x01(\r\x12\x18\n\x10workers_per_node\x18\x03 \x01(\r\x12\x16\n\x0e\x65vents_per_job\x18\x04 \x01(\r\x12\x0e\n\x06\x65vents\x18\x05 \x01(\r\x12\x17\n\x0fwatches_per_job\x18\x06 \x01(\r\x12\x18\n\x10watches_per_host\x18\x07 \x01(\r\x12\x15\n\rmessage_bytes\x18\x08 \x01(\r*\xa1\x01\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_AGENT\x10\x01\x12\x18\n\x14\x41\x43\x43\x45SS_ROLE_OPERATOR\x10\x02\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_VIEWER\x10\x03\x12\x16\n\x12\x41\x43\x43\x45SS_ROLE_WORKER\x10\x04\x12\x15\n\x11\x41\x43\x43\x45SS_ROLE_RELAY\x10\x05*\x87\x01\n\x0b\x43\x61llerProof\x12\x1c\n\x18\x43\x41LLER_PROOF_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43\x41LLER_PROOF_ACCESS_TOKEN\x10\x01\x12\x1c\n\x18\x43\x41LLER_PROOF_CERTIFICATE\x10\x02\x12\x1d\n\x19\x43\x41LLER_PROOF_WORKER_TOKEN\x10\x03\x32}\n\x12\x43oordinatorService\x12g\n\x0eGetCoordinator\x12$.rallypoint.v1.GetCoordinatorRequest\x1a%.rallypoint.v1.GetCoordinatorResponse\"\x08\xa2\xce\x18\x04\x08\x06\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.coordinator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSROLE']._serialized_start=1628
-  _globals['_ACCESSROLE']._serialized_end=1789
-  _globals['_CALLERPROOF']._serialized_start=1792
-  _globals['_CALLERPROOF']._serialized_end=1927
-  _globals['_GETCOORDINATORREQUEST']._serialized_start=158
-  _globals['_GETCOORDINATORREQUEST']._serialized_end=181
-  _globals['_GETCOORDINATORRESPONSE']._serialized_start=183
-  _globals['_GETCOORDINATORRESPONSE']._serialized_end=295
-  _globals['_CALLER']._serialized_start=298
-  _globals['_CALLER']._serialized_end=467
-  _globals['_COORDINATORACCESS']._serialized_start=469
-  _globals['_COORDINATORACCESS']._serialized_end=553
-  _globals['_COORDINATOR']._serialized_start=556
-  _globals['_COORDINATOR']._serialized_end=1194
-  _globals['_SHARD']._serialized_start=1196
-  _globals['_SHARD']._serialized_end=1265
-  _globals['_COORDINATORCOUNTS']._serialized_start=1268
-  _globals['_COORDINATORCOUNTS']._serialized_end=1426
-  _globals['_COORDINATORLIMITS']._serialized_start=1429
-  _globals['_COORDINATORLIMITS']._serialized_end=1625
-  _globals['_COORDINATORSERVICE']._serialized_start=1929
-  _globals['_COORDINATORSERVICE']._serialized_end=2044
+  _globals['_COORDINATORSERVICE'].methods_by_name['GetCoordinator']._loaded_options = None
+  _globals['_COORDINATORSERVICE'].methods_by_name['GetCoordinator']._serialized_options = b'\242\316\030\004\010\006\020\006'
+  _globals['_ACCESSROLE']._serialized_start=1655
+  _globals['_ACCESSROLE']._serialized_end=1816
+  _globals['_CALLERPROOF']._serialized_start=1819
+  _globals['_CALLERPROOF']._serialized_end=1954
+  _globals['_GETCOORDINATORREQUEST']._serialized_start=185
+  _globals['_GETCOORDINATORREQUEST']._serialized_end=208
+  _globals['_GETCOORDINATORRESPONSE']._serialized_start=210
+  _globals['_GETCOORDINATORRESPONSE']._serialized_end=322
+  _globals['_CALLER']._serialized_start=325
+  _globals['_CALLER']._serialized_end=494
+  _globals['_COORDINATORACCESS']._serialized_start=496
+  _globals['_COORDINATORACCESS']._serialized_end=580
+  _globals['_COORDINATOR']._serialized_start=583
+  _globals['_COORDINATOR']._serialized_end=1221
+  _globals['_SHARD']._serialized_start=1223
+  _globals['_SHARD']._serialized_end=1292
+  _globals['_COORDINATORCOUNTS']._serialized_start=1295
+  _globals['_COORDINATORCOUNTS']._serialized_end=1453
+  _globals['_COORDINATORLIMITS']._serialized_start=1456
+  _globals['_COORDINATORLIMITS']._serialized_end=1652
+  _globals['_COORDINATORSERVICE']._serialized_start=1956
+  _globals['_COORDINATORSERVICE']._serialized_end=2081
 # @@protoc_insertion_point(module_scope)

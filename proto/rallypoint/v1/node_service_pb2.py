@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from rallypoint.v1 import calls_pb2 as rallypoint_dot_v1_dot_calls__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import node_pb2 as rallypoint_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\"K\n\x0eGetNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\"4\n\x0fGetNodeResponse\x12!\n\x04node\x18\x01 \x01(\x0b\x32\x13.rallypoint.v1.Node\"g\n\x10ListNodesRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x92\xce\x18\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01H@\"d\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nnode_count\x18\x03 \x01(\r\"\xbe\x01\n\x10\x44rainNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x38\n\rdrain_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\x8a\xce\x18\x02\x08\x01\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x01\n\x11\x43ordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"R\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\tconnected\x18\x02 \x01(\x08\"\x87\x01\n\x13UncordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x1c\n\nrequest_id\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\xa3\x03\n\x0bNodeService\x12H\n\x07GetNode\x12\x1d.rallypoint.v1.GetNodeRequest\x1a\x1e.rallypoint.v1.GetNodeResponse\x12N\n\tListNodes\x12\x1f.rallypoint.v1.ListNodesRequest\x1a .rallypoint.v1.ListNodesResponse\x12N\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\x12Q\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\x12W\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rallypoint/v1/node_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19rallypoint/v1/calls.proto\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\"K\n\x0eGetNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\"4\n\x0fGetNodeResponse\x12!\n\x04node\x18\x01 \x01(\x0b\x32\x13.rallypoint.v1.Node\"g\n\x10ListNodesRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\rB\x07\x92\xce\x18\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01H@\"d\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.rallypoint.v1.Node\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nnode_count\x18\x03 \x01(\r\"\xbe\x01\n\x10\x44rainNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x38\n\rdrain_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x06\x8a\xce\x18\x02\x08\x01\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x05 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"A\n\x11\x44rainNodeResponse\x12,\n\ttime_left\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x01\n\x11\x43ordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\x12\x1c\n\nrequest_id\x18\x04 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\"R\n\x12\x43ordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth\x12\x11\n\tconnected\x18\x02 \x01(\x08\"\x87\x01\n\x13UncordonNodeRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x1e\n\tnode_name\x18\x02 \x01(\tB\x0b\x8a\xce\x18\x07\x08\x01@\x01P\xfd\x01\x12\x1c\n\nrequest_id\x18\x03 \x01(\tB\x08\x8a\xce\x18\x04@\x01P@\x12\x17\n\x06reason\x18\x04 \x01(\tB\x07\x92\xce\x18\x03H\x80\x08\"A\n\x14UncordonNodeResponse\x12)\n\x06health\x18\x01 \x01(\x0b\x32\x19.rallypoint.v1.NodeHealth2\xd5\x03\n\x0bNodeService\x12R\n\x07GetNode\x12\x1d.rallypoint.v1.GetNodeRequest\x1a\x1e.rallypoint.v1.GetNodeResponse\"\x08\xa2\xce\x18\x04\x08\x01\x10\x01\x12X\n\tListNodes\x12\x1f.rallypoint.v1.ListNodesRequest\x1a .rallypoint.v1.ListNodesResponse\"\x08\xa2\xce\x18\x04\x08\x01\x10\x01\x12X\n\tDrainNode\x12\x1f.rallypoint.v1.DrainNodeRequest\x1a .rallypoint.v1.DrainNodeResponse\"\x08\xa2\xce\x18\x04\x08\x02\x10\x01\x12[\n\nCordonNode\x12 .rallypoint.v1.CordonNodeRequest\x1a!.rallypoint.v1.CordonNodeResponse\"\x08\xa2\xce\x18\x04\x08\x02\x10\x01\x12\x61\n\x0cUncordonNode\x12\".rallypoint.v1.UncordonNodeRequest\x1a#.rallypoint.v1.UncordonNodeResponse\"\x08\xa2\xce\x18\x04\x08\x02\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -70,26 +71,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['request_id']._serialized_options = b'\212\316\030\004@\001P@'
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['reason']._loaded_options = None
   _globals['_UNCORDONNODEREQUEST'].fields_by_name['reason']._serialized_options = b'\222\316\030\003H\200\010'
-  _globals['_GETNODEREQUEST']._serialized_start=137
-  _globals['_GETNODEREQUEST']._serialized_end=212
-  _globals['_GETNODERESPONSE']._serialized_start=214
-  _globals['_GETNODERESPONSE']._serialized_end=266
-  _globals['_LISTNODESREQUEST']._serialized_start=268
-  _globals['_LISTNODESREQUEST']._serialized_end=371
-  _globals['_LISTNODESRESPONSE']._serialized_start=373
-  _globals['_LISTNODESRESPONSE']._serialized_end=473
-  _globals['_DRAINNODEREQUEST']._serialized_start=476
-  _globals['_DRAINNODEREQUEST']._serialized_end=666
-  _globals['_DRAINNODERESPONSE']._serialized_start=668
-  _globals['_DRAINNODERESPONSE']._serialized_end=733
-  _globals['_CORDONNODEREQUEST']._serialized_start=736
-  _globals['_CORDONNODEREQUEST']._serialized_end=869
-  _globals['_CORDONNODERESPONSE']._serialized_start=871
-  _globals['_CORDONNODERESPONSE']._serialized_end=953
-  _globals['_UNCORDONNODEREQUEST']._serialized_start=956
-  _globals['_UNCORDONNODEREQUEST']._serialized_end=1091
-  _globals['_UNCORDONNODERESPONSE']._serialized_start=1093
-  _globals['_UNCORDONNODERESPONSE']._serialized_end=1158
-  _globals['_NODESERVICE']._serialized_start=1161
-  _globals['_NODESERVICE']._serialized_end=1580
+  _globals['_NODESERVICE'].methods_by_name['GetNode']._loaded_options = None
+  _globals['_NODESERVICE'].methods_by_name['GetNode']._serialized_options = b'\242\316\030\004\010\001\020\001'
+  _globals['_NODESERVICE'].methods_by_name['ListNodes']._loaded_options = None
+  _globals['_NODESERVICE'].methods_by_name['ListNodes']._serialized_options = b'\242\316\030\004\010\001\020\001'
+  _globals['_NODESERVICE'].methods_by_name['DrainNode']._loaded_options = None
+  _globals['_NODESERVICE'].methods_by_name['DrainNode']._serialized_options = b'\242\316\030\004\010\002\020\001'
+  _globals['_NODESERVICE'].methods_by_name['CordonNode']._loaded_options = None
+  _globals['_NODESERVICE'].methods_by_name['CordonNode']._serialized_options = b'\242\316\030\004\010\002\020\001'
+  _globals['_NODESERVICE'].methods_by_name['UncordonNode']._loaded_options = None
+  _globals['_NODESERVICE'].methods_by_name['UncordonNode']._serialized_options = b'\242\316\030\004\010\002\020\001'
+  _globals['_GETNODEREQUEST']._serialized_start=164
+  _globals['_GETNODEREQUEST']._serialized_end=239
+  _globals['_GETNODERESPONSE']._serialized_start=241
+  _globals['_GETNODERESPONSE']._serialized_end=293
+  _globals['_LISTNODESREQUEST']._serialized_start=295
+  _globals['_LISTNODESREQUEST']._serialized_end=398
+  _globals['_LISTNODESRESPONSE']._serialized_start=400
+  _globals['_LISTNODESRESPONSE']._serialized_end=500
+  _globals['_DRAINNODEREQUEST']._serialized_start=503
+  _globals['_DRAINNODEREQUEST']._serialized_end=693
+  _globals['_DRAINNODERESPONSE']._serialized_start=695
+  _globals['_DRAINNODERESPONSE']._serialized_end=760
+  _globals['_CORDONNODEREQUEST']._serialized_start=763
+  _globals['_CORDONNODEREQUEST']._serialized_end=896
+  _globals['_CORDONNODERESPONSE']._serialized_start=898
+  _globals['_CORDONNODERESPONSE']._serialized_end=980
+  _globals['_UNCORDONNODEREQUEST']._serialized_start=983
+  _globals['_UNCORDONNODEREQUEST']._serialized_end=1118
+  _globals['_UNCORDONNODERESPONSE']._serialized_start=1120
+  _globals['_UNCORDONNODERESPONSE']._serialized_end=1185
+  _globals['_NODESERVICE']._serialized_start=1188
+  _globals['_NODESERVICE']._serialized_end=1657
 # @@protoc_insertion_point(module_scope)

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from rallypoint.v1 import calls_pb2 as rallypoint_dot_v1_dot_calls__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/v1/worker_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1arallypoint/v1/limits.proto\"s\n\x10MilestoneReached\x12\x31\n\tmilestone\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.MilestoneB\x04\x92\xce\x18\x00\x12,\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"\xf2\x01\n\x15ReportProgressRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x12\n\x04step\x18\x02 \x01(\x04\x42\x04\x92\xce\x18\x00\x12\x31\n\x08step_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12\x17\n\x04rank\x18\x04 \x01(\rB\x04\x92\xce\x18\x00H\x00\x88\x01\x01\x12;\n\nmilestones\x18\x05 \x03(\x0b\x32\x1f.rallypoint.v1.MilestoneReachedB\x06\x92\xce\x18\x02`\x08\x12\x18\n\nworld_size\x18\x06 \x01(\rB\x04\x92\xce\x18\x00\x42\x07\n\x05_rank\"&\n\x16ReportProgressResponse\x12\x0c\n\x04step\x18\x01 \x01(\x04*[\n\tMilestone\x12\x19\n\x15MILESTONE_UNSPECIFIED\x10\x00\x12\x16\n\x12MILESTONE_IMPORTED\x10\x01\x12\x1b\n\x17MILESTONE_PROCESS_GROUP\x10\x02\x32n\n\rWorkerService\x12]\n\x0eReportProgress\x12$.rallypoint.v1.ReportProgressRequest\x1a%.rallypoint.v1.ReportProgressResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/v1/worker_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19rallypoint/v1/calls.proto\x1a\x1arallypoint/v1/limits.proto\"s\n\x10MilestoneReached\x12\x31\n\tmilestone\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.MilestoneB\x04\x92\xce\x18\x00\x12,\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"\xf2\x01\n\x15ReportProgressRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x12\n\x04step\x18\x02 \x01(\x04\x42\x04\x92\xce\x18\x00\x12\x31\n\x08step_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12\x17\n\x04rank\x18\x04 \x01(\rB\x04\x92\xce\x18\x00H\x00\x88\x01\x01\x12;\n\nmilestones\x18\x05 \x03(\x0b\x32\x1f.rallypoint.v1.MilestoneReachedB\x06\x92\xce\x18\x02`\x08\x12\x18\n\nworld_size\x18\x06 \x01(\rB\x04\x92\xce\x18\x00\x42\x07\n\x05_rank\"&\n\x16ReportProgressResponse\x12\x0c\n\x04step\x18\x01 \x01(\x04*[\n\tMilestone\x12\x19\n\x15MILESTONE_UNSPECIFIED\x10\x00\x12\x16\n\x12MILESTONE_IMPORTED\x10\x01\x12\x1b\n\x17MILESTONE_PROCESS_GROUP\x10\x02\x32x\n\rWorkerService\x12g\n\x0eReportProgress\x12$.rallypoint.v1.ReportProgressRequest\x1a%.rallypoint.v1.ReportProgressResponse\"\x08\xa2\xce\x18\x04\x08\x03\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,14 +50,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['milestones']._serialized_options = b'\222\316\030\002`\010'
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['world_size']._loaded_options = None
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['world_size']._serialized_options = b'\222\316\030\000'
-  _globals['_MILESTONE']._serialized_start=515
-  _globals['_MILESTONE']._serialized_end=606
-  _globals['_MILESTONEREACHED']._serialized_start=113
-  _globals['_MILESTONEREACHED']._serialized_end=228
-  _globals['_REPORTPROGRESSREQUEST']._serialized_start=231
-  _globals['_REPORTPROGRESSREQUEST']._serialized_end=473
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=475
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=513
-  _globals['_WORKERSERVICE']._serialized_start=608
-  _globals['_WORKERSERVICE']._serialized_end=718
+  _globals['_WORKERSERVICE'].methods_by_name['ReportProgress']._loaded_options = None
+  _globals['_WORKERSERVICE'].methods_by_name['ReportProgress']._serialized_options = b'\242\316\030\004\010\003\020\001'
+  _globals['_MILESTONE']._serialized_start=542
+  _globals['_MILESTONE']._serialized_end=633
+  _globals['_MILESTONEREACHED']._serialized_start=140
+  _globals['_MILESTONEREACHED']._serialized_end=255
+  _globals['_REPORTPROGRESSREQUEST']._serialized_start=258
+  _globals['_REPORTPROGRESSREQUEST']._serialized_end=500
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=502
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=540
+  _globals['_WORKERSERVICE']._serialized_start=635
+  _globals['_WORKERSERVICE']._serialized_end=755
 # @@protoc_insertion_point(module_scope)

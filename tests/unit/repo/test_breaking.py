@@ -58,8 +58,8 @@ STEP = "int64 durable_step = 20;"
         ),
         (
             "v1/coordinator_service.proto",
-            "rpc GetCoordinator(GetCoordinatorRequest) returns (GetCoordinatorResponse);",
-            "",
+            "rpc GetCoordinator(",
+            "rpc GetOther(",
             "GetCoordinator",
         ),
         (RECORD, KIND, "RoundSealed round_sealed = 93;", "round_sealed"),

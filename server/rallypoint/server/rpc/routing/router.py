@@ -33,11 +33,12 @@ from rallypoint.server.rpc.routing.errors import (
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.routing.merging.parts import Parts
-from rallypoint.server.rpc.routing.table import ROUTES, Route, Subject, is_about_all
+from rallypoint.server.rpc.routing.table import ROUTES, Route, is_about_all
 from rallypoint.server.rpc.routing.whole import Whole
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import calls_pb2
 
 AGENT_SERVICE = "rallypoint.v1.AgentService"
 
@@ -99,9 +100,9 @@ class Router(grpc.GenericRpcHandler):
                 await self._answer_all(route, request, context)
 
         handle: Any = unary
-        if route.subject is Subject.STREAM:
+        if route.subject is calls_pb2.SUBJECT_HELLO:
             kind, handle = grpc.stream_stream_rpc_method_handler, self._session
-        elif route.subject is Subject.RELAY:
+        elif route.subject is calls_pb2.SUBJECT_RELAY:
             kind, handle = grpc.stream_stream_rpc_method_handler, self._relay
         elif route.is_stream:
             kind, handle = grpc.unary_stream_rpc_method_handler, stream

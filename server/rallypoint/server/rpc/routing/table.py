@@ -1,9 +1,8 @@
-"""What each method of the contract is about, and so which coordinator answers it."""
+"""The methods of the contract, and which of their calls are about the jobs of all shards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor
@@ -11,54 +10,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
+from rallypoint.v1 import calls_pb2
 from rallypoint.wire.limits import SERVICES
-
-
-class Subject(Enum):
-    """What a call is about."""
-
-    RELAY = "the jobs of all agents of a relay, each named by a Hello"
-    JOB = "the job in `job_id`"
-    STREAM = "the job of an agent, whose Hello names it"
-    ALL = "all jobs"
-    JOB_OR_ALL = "the job in `job_id`; all jobs when that is empty"
-
-
-SUBJECTS: Mapping[str, Subject] = {
-    "AgentService/Session": Subject.STREAM,
-    "AgentService/Relay": Subject.RELAY,
-    "BarrierService/Arrive": Subject.JOB,
-    "BarrierService/ListBarriers": Subject.JOB,
-    "CoordinatorService/GetCoordinator": Subject.ALL,
-    "EventService/ListEvents": Subject.JOB_OR_ALL,
-    "EventService/WatchEvents": Subject.JOB_OR_ALL,
-    "JobService/GetJob": Subject.JOB,
-    "JobService/ListJobs": Subject.ALL,
-    "JobService/WatchJob": Subject.JOB,
-    "JobService/WatchJobs": Subject.ALL,
-    "JobService/ListRuns": Subject.JOB,
-    "JobService/ListRounds": Subject.JOB,
-    "JobService/CreateJob": Subject.JOB,
-    "JobService/CancelJob": Subject.JOB,
-    "JobService/RestartJob": Subject.JOB,
-    "JobService/UpdateJob": Subject.JOB,
-    "JobService/DeleteJob": Subject.JOB,
-    "KeyValueService/GetKeys": Subject.JOB,
-    "KeyValueService/PutKey": Subject.JOB,
-    "KeyValueService/AddToKey": Subject.JOB,
-    "KeyValueService/CompareAndSetKey": Subject.JOB,
-    "KeyValueService/DeleteKey": Subject.JOB,
-    "KeyValueService/WriteKeys": Subject.JOB,
-    "KeyValueService/ListKeys": Subject.JOB,
-    "KeyValueService/WatchKeys": Subject.JOB,
-    "NodeService/GetNode": Subject.JOB,
-    "NodeService/ListNodes": Subject.JOB,
-    "NodeService/DrainNode": Subject.JOB,
-    "NodeService/CordonNode": Subject.JOB,
-    "NodeService/UncordonNode": Subject.JOB,
-    "WorkerService/ReportProgress": Subject.JOB,
-}
-"""By service and method, without the package."""
 
 
 class Route(Struct, frozen=True):
@@ -69,7 +22,7 @@ class Route(Struct, frozen=True):
     service: str
     """Full name."""
     name: str
-    subject: Subject
+    subject: calls_pb2.Subject.ValueType
     request: type[Message]
     """Class of the requests."""
     response: type[Message]
@@ -84,7 +37,7 @@ def _to_route(method: MethodDescriptor) -> Route:
         path=f"/{service.full_name}/{method.name}",
         service=service.full_name,
         name=method.name,
-        subject=SUBJECTS[f"{service.name}/{method.name}"],
+        subject=method.GetOptions().Extensions[calls_pb2.call].subject,
         request=GetMessageClass(method.input_type),
         response=GetMessageClass(method.output_type),
         is_stream=method.server_streaming,
@@ -101,8 +54,8 @@ ROUTES: Mapping[str, Route] = {
 def is_about_all(route: Route, request: Any) -> bool:
     """Return whether a request is about the jobs of all shards."""
     match route.subject:
-        case Subject.ALL:
+        case calls_pb2.SUBJECT_ALL_JOBS | calls_pb2.SUBJECT_COORDINATOR:
             return True
-        case Subject.JOB_OR_ALL:
+        case calls_pb2.SUBJECT_JOB_OR_ALL:
             return not request.job_id
     return False

@@ -1,7 +1,6 @@
-"""Which roles may make which call.
+"""Which roles may make which call, as the options of the methods in the .proto files say.
 
-A method that has no row is refused, so a new one cannot be forgotten: a test compares the table
-with the contract.
+A method without the option is refused, so a new one cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rallypoint.server.rpc.guards.access.caller import Role
+from rallypoint.v1 import calls_pb2
+from rallypoint.wire.limits import SERVICES
 
 
 class Row(Struct, frozen=True):
@@ -31,56 +32,32 @@ class Row(Struct, frozen=True):
 
 
 _EACH = (Role.AGENT, Role.OPERATOR, Role.VIEWER, Role.WORKER)
-_READ = Row(_EACH)
 _ABOUT_NO_JOB = Row((*_EACH, Role.RELAY), has_job=False)
-_CHANGE = Row((Role.OPERATOR,), is_change=True)
-_WORKER = Row((Role.WORKER,), checks_worker=True)
-_JOIN = Row((Role.AGENT,))
-_CARRY = Row((Role.RELAY,), has_job=False)
-"""The agents that a relay carries are checked one by one, each for its own job. The coordinator
-believes what a relay says of them, so agents do not have this right."""
 _OPEN = Row((), has_job=False, is_open=True)
 CLOSED = Row((), has_job=False)
-"""For a method without a row."""
-
-_METHODS: Mapping[str, Row] = {
-    "rallypoint.v1.AgentService/Session": _JOIN,
-    "rallypoint.v1.AgentService/Relay": _CARRY,
-    "rallypoint.v1.BarrierService/Arrive": _WORKER,
-    "rallypoint.v1.BarrierService/ListBarriers": _READ,
-    "rallypoint.v1.CoordinatorService/GetCoordinator": _ABOUT_NO_JOB,
-    "rallypoint.v1.EventService/ListEvents": _READ,
-    "rallypoint.v1.EventService/WatchEvents": _READ,
-    "rallypoint.v1.JobService/GetJob": _READ,
-    "rallypoint.v1.JobService/ListJobs": _READ,
-    "rallypoint.v1.JobService/WatchJob": _READ,
-    "rallypoint.v1.JobService/WatchJobs": _READ,
-    "rallypoint.v1.JobService/ListRuns": _READ,
-    "rallypoint.v1.JobService/ListRounds": _READ,
-    "rallypoint.v1.JobService/CreateJob": _CHANGE,
-    "rallypoint.v1.JobService/CancelJob": _CHANGE,
-    "rallypoint.v1.JobService/RestartJob": _CHANGE,
-    "rallypoint.v1.JobService/UpdateJob": _CHANGE,
-    "rallypoint.v1.JobService/DeleteJob": _CHANGE,
-    "rallypoint.v1.KeyValueService/GetKeys": _WORKER,
-    "rallypoint.v1.KeyValueService/PutKey": _WORKER,
-    "rallypoint.v1.KeyValueService/AddToKey": _WORKER,
-    "rallypoint.v1.KeyValueService/CompareAndSetKey": _WORKER,
-    "rallypoint.v1.KeyValueService/DeleteKey": _WORKER,
-    "rallypoint.v1.KeyValueService/WriteKeys": _WORKER,
-    "rallypoint.v1.KeyValueService/ListKeys": _WORKER,
-    "rallypoint.v1.KeyValueService/WatchKeys": _WORKER,
-    "rallypoint.v1.NodeService/GetNode": _READ,
-    "rallypoint.v1.NodeService/ListNodes": _READ,
-    "rallypoint.v1.NodeService/DrainNode": _CHANGE,
-    "rallypoint.v1.NodeService/CordonNode": _CHANGE,
-    "rallypoint.v1.NodeService/UncordonNode": _CHANGE,
-    "rallypoint.v1.WorkerService/ReportProgress": _WORKER,
-    "grpc.health.v1.Health/Check": _OPEN,  # probes have no token
-    "grpc.health.v1.Health/List": _OPEN,
-    "grpc.health.v1.Health/Watch": _OPEN,
-    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _ABOUT_NO_JOB,
-    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _ABOUT_NO_JOB,
+"""For a method without the option."""
+_ROWS: Mapping[int, Row] = {
+    calls_pb2.CALLERS_READERS: Row(_EACH),
+    calls_pb2.CALLERS_OPERATORS: Row((Role.OPERATOR,), is_change=True),
+    calls_pb2.CALLERS_WORKERS: Row((Role.WORKER,), checks_worker=True),
+    calls_pb2.CALLERS_AGENTS: Row((Role.AGENT,)),
+    # The agents that a relay carries are checked one by one, each for its own job. The coordinator
+    # believes what a relay says of them, so agents do not have this right.
+    calls_pb2.CALLERS_RELAYS: Row((Role.RELAY,), has_job=False),
+    calls_pb2.CALLERS_ALL: _ABOUT_NO_JOB,
 }
-POLICY: Mapping[str, Row] = {f"/{method}": row for method, row in _METHODS.items()}
+
+POLICY: Mapping[str, Row] = {
+    f"/{service.full_name}/{method.name}": _ROWS.get(
+        method.GetOptions().Extensions[calls_pb2.call].callers, CLOSED
+    )
+    for service in SERVICES
+    for method in service.methods
+} | {
+    "/grpc.health.v1.Health/Check": _OPEN,  # probes have no token
+    "/grpc.health.v1.Health/List": _OPEN,
+    "/grpc.health.v1.Health/Watch": _OPEN,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _ABOUT_NO_JOB,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _ABOUT_NO_JOB,
+}
 """By path."""
