@@ -39,7 +39,10 @@ MATRIX = {"3.11": "", "3.12": "2.4.1", "3.13": "2.14.0", "3.14": ""}
 tests run. Without torch, the tests of what needs none run."""
 OPTIONAL = ("3.14",)
 """Pythons that a machine need not have."""
-TORCH_TIER = ("tests/unit/torch", "tests/unit/elastic", "tests/e2e/torch", "tests/e2e/elastic")
+TORCH_TIER = (
+    *("tests/unit/torch", "tests/unit/elastic"),
+    *("tests/e2e/torch", "tests/e2e/elastic", "tests/e2e/preload"),
+)
 OF_THIS_TORCH = ("tests/e2e/elastic/cases",)
 """Tests that compare with records of one version of torch."""
 OF_THE_TREE = ("tests/unit/repo", "tests/unit/release", "tests/unit/deploy")
