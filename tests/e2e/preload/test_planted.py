@@ -45,7 +45,7 @@ FAULTS = {
         "stream-warned-by-import",
     ),
     "closes-on-exec": ("forkserver", "inheritable=True", "inheritable=False", "state-inheritable"),
-    "loses-output": ("forkserver", "data[os.write(fd, data) :]", 'b""', "import-prints"),
+    "loses-output": ("forkserver", "data[os.write(int(fd), data) :]", 'b""', "import-prints"),
     "misses-archives": ("checks", "archive or spec", "spec", "import-zip-changed"),
     "keeps-modules": ("", "del cache[new]", "pass", "state-modules-of-hook"),
     "loads-own-modules": ("", "FOLDER, library,", "*path, library,", "place-own-modules"),

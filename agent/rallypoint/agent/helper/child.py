@@ -76,7 +76,7 @@ def become_worker(
         else:
             _execute(message["argv"], message["env"])
     except OSError as error:
-        report = f"{error.errno or errno.EIO} {error}"
+        report = f"{error.errno or errno.EIO} {error.strerror or error}"
     except Exception as error:  # noqa: BLE001 - the copy must not run on as a second helper
         report = f"{errno.EINVAL} {type(error).__name__}: {error}"
     else:
@@ -146,7 +146,11 @@ def _arrange_descriptors(
 ) -> int:
     """Give the worker its descriptors, close all others, and return the number of `report_fd`."""
     above = max(numbers) + 1  # where none is in the way of another
-    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in (report_fd, *fds)]
+    try:
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in (report_fd, *fds)]
+    except OSError as error:
+        why = f"it needs {above + len(fds) + 1} descriptors, and the limit (ulimit -n) is lower"
+        raise OSError(error.errno, why) from None
     report_fd = moved[0]
     for number, fd in zip(numbers, moved[1:], strict=True):
         os.dup2(fd, number)

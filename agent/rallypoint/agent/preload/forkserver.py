@@ -48,20 +48,21 @@ class KeptOutput:
         Raises:
             OSError: no descriptor is left.
         """
-        self._end, self.fd = os.pipe() if terminal_fd < 0 else open_terminal(terminal_fd)
+        end, theirs = os.pipe() if terminal_fd < 0 else open_terminal(terminal_fd)
+        self._end, self.theirs = open(end, "rb", 0), open(theirs, "wb", 0)
         self._kept = bytearray()
         self._loop = asyncio.get_running_loop()
-        os.set_blocking(self._end, False)
-        self._loop.add_reader(self._end, self._read)
+        os.set_blocking(end, False)
+        self._loop.add_reader(end, self._read)
 
     def _read(self) -> bool:
         """Read some of it; return whether there may be more now."""
         try:
-            data = os.read(self._end, _READ_BYTES)
-        except BlockingIOError:
-            return False
+            data = self._end.read(_READ_BYTES)
         except OSError:  # EIO: every writer has closed it
             data = b""
+        if data is None:
+            return False
         if not data:
             self._loop.remove_reader(self._end)
         self._kept.extend(data[: KEPT_BYTES - len(self._kept)])
@@ -75,19 +76,11 @@ class KeptOutput:
         self._loop.remove_reader(self._end)
         return self._kept.decode("utf-8", "surrogateescape")
 
-    def let_go(self) -> None:
-        """Close what the forkserver has by now."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
     def close(self) -> None:
         """Close both ends."""
-        self.let_go()
-        if self._end >= 0:
-            self._loop.remove_reader(self._end)
-            os.close(self._end)
-            self._end = -1
+        self._loop.remove_reader(self._end)
+        self._end.close()
+        self.theirs.close()
 
 
 class Forkserver:
@@ -135,14 +128,14 @@ class Forkserver:
                 self._outputs.append(output)
             request = self.request._replace(
                 stdin_fd=null.fileno(),
-                stdout_fd=self._outputs[0].fd,
-                stderr_fd=self._outputs[1].fd,
+                stdout_fd=self._outputs[0].theirs.fileno(),
+                stderr_fd=self._outputs[1].theirs.fileno(),
                 server_fd=theirs.fileno(),
                 cpus=(),
             )
             host.spawn(request)
         for output in self._outputs:
-            output.let_go()
+            output.theirs.close()
 
     async def receive(self) -> dict[str, Any]:
         """Return the next message.

@@ -189,14 +189,11 @@ def _find_shared_memory() -> str:
 
 
 def _has_children() -> bool:
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open("/proc/self/task/" + task + "/children", "rb") as file:
-                if file.read(1):
-                    return True
-        except OSError:  # the task has ended, or this kernel does not tell
-            pass
-    return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _has_watchdog() -> bool:

@@ -9,6 +9,7 @@ import _socket
 import errno
 import gc
 import json
+import operator
 import os
 import select
 import signal
@@ -54,8 +55,6 @@ class Forkserver:
         self._agent, self._helper = (_socket.socket(fileno=fd) for fd in fds)
         self._before = before
         self._argv = list(sys.argv)
-        self._shown: dict[int, bytes] = {}
-        """What each worker writes first, by descriptor."""
         self._stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
         """Every file that was imported."""
         self._own_stamps: list[tuple[str, rallypoint_checks.Stamp]] = []
@@ -81,17 +80,17 @@ class Forkserver:
             if not rallypoint_main.is_program(prepare["program"]):
                 self._end("PYTHON_EXEC starts another Python program first, or adds arguments")
             self._prepare(prepare["modules"], prepare["calls"], prepare["path"])
-            for name, text in self._receive()["shown"].items():
-                self._shown[int(name)] = text.encode("utf-8", "surrogateescape")
+            shown = self._receive()["shown"]
             self._serve()
         except BaseException as error:  # noqa: BLE001 - an import may have set a signal handler
             if os.getpid() != pid:
                 os._exit(1)
             self._end(f"{type(error).__name__}: {error}")
-        for fd, data in self._shown.items():
+        for fd, text in shown.items():
+            data = text.encode("utf-8", "surrogateescape")
             try:
                 while data:
-                    data = data[os.write(fd, data) :]
+                    data = data[os.write(int(fd), data) :]
             except OSError:  # no process reads it any more
                 pass
 
@@ -152,9 +151,9 @@ class Forkserver:
         failed: list[dict[str, str]] = []
         refusal = culprit = ""
         pid = os.getpid()
-        for name, act in [(name, _import) for name in modules] + [(call, _call) for call in calls]:
+        for name in modules + calls:
             try:
-                act(name)
+                _call(name) if ":" in name else __import__(name)
             except BaseException as error:  # noqa: BLE001 - a module may call sys.exit
                 if os.getpid() != pid:  # an import has forked this process, which ends here
                     _flush()
@@ -238,22 +237,16 @@ class Forkserver:
                 signal.signal(signal.SIGCHLD, self._child_handler)
         except BaseException as error:  # noqa: BLE001 - the copy must not run on as a second server
             code = getattr(error, "errno", None) or errno.EINVAL
-            os.write(report_fd, f"{code} {type(error).__name__}: {error}".encode()[:4096])
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            os.write(report_fd, f"{code} {why}".encode()[:4096])
             os._exit(127)
         rallypoint_child.report_start(report_fd, gate_fd)
 
 
-def _import(name: str) -> None:
-    __import__(name)
-
-
 def _call(name: str) -> None:
-    module, _, path = name.partition(":")
+    module, _, function = name.partition(":")
     __import__(module)
-    function: Any = sys.modules[module]
-    for part in path.split("."):
-        function = getattr(function, part)
-    function()
+    operator.attrgetter(function)(sys.modules[module])()
 
 
 def _exit_code(error: BaseException) -> int:
