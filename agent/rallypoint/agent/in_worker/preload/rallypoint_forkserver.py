@@ -38,7 +38,7 @@ LAST_LOOK_S = 0.02
 """How long it looks once more at the user's own files before it forks. All files would take more
 than a turn on a processor."""
 LOOK_AGAIN_S = 1.0
-"""The workers of a round are forked one after the other: one look is enough for all of them."""
+"""The workers of a round end one after the other, and are forked so: one look is enough for all."""
 DESCRIPTORS = 5
 """That come with the message that asks for a worker: three streams, report and gate."""
 MESSAGE_BYTES_MAX = 1 << 20
@@ -63,7 +63,7 @@ class Forkserver:
         """What kind of file stdout and stderr are, by descriptor."""
         self._files: list[int] = []
         """Descriptors of files that imports have opened."""
-        self._looked_s = 0.0
+        self._looked_s = self._looked_at_all_s = 0.0
         self._child_handler: Any = None
         """What imports let the worker do when a child of its ends."""
 
@@ -102,10 +102,12 @@ class Forkserver:
             ready, _, _ = select.select((self._agent, self._helper), (), (), LOOK_S)
             if self._agent in ready and not self._agent.recv(4096):  # else it asks for a look
                 os._exit(0)
-            if self._helper not in ready:
-                self._look(self._stamps)
-            elif self._fork():
-                return
+            if self._helper in ready:
+                if self._fork():
+                    return
+            elif time.monotonic() - self._looked_at_all_s > LOOK_AGAIN_S:
+                self._look(self._stamps)  # some milliseconds, while other workers end
+                self._looked_at_all_s = time.monotonic()
 
     # --- the agent ---
 
