@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -141,5 +142,8 @@ async def test_fork_cannot_be_replaced(talk: Conversation) -> None:
 
     assert second.pid != server.pid
     for host in (server, second):
-        assert "in_worker.forked" in (read_proc(f"/proc/{host.pid}/cmdline") or b"").decode()
+        async with asyncio.timeout(60):
+            while not (line := read_proc(f"/proc/{host.pid}/cmdline")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # it does not run its own program yet
+        assert "in_worker.forked" in line.decode()
         await host.close()
