@@ -184,12 +184,17 @@ func (w *worker) meet(ctx context.Context, name string, payload []byte) ([][]byt
 
 // put sets a key of the round.
 func (w *worker) put(ctx context.Context, key string, value []byte) error {
-	request := &pb.PutKeyRequest{JobId: w.jobID, Key: key, Value: value, RequestId: newRequestID()}
-	answer, err := retry(ctx, func(isFirst bool) (*pb.PutKeyResponse, error) {
+	put := &pb.KeyWrite_Put_{Put: &pb.KeyWrite_Put{Value: value}}
+	request := &pb.WriteKeysRequest{
+		JobId:     w.jobID,
+		Writes:    []*pb.KeyWrite{{Key: key, Write: put}},
+		RequestId: newRequestID(),
+	}
+	answer, err := retry(ctx, func(isFirst bool) (*pb.WriteKeysResponse, error) {
 		if !isFirst {
 			request.Known = w.known
 		}
-		return w.keys.PutKey(ctx, request)
+		return w.keys.WriteKeys(ctx, request)
 	})
 	if err == nil {
 		w.known = answer.GetHeader()

@@ -57,8 +57,9 @@ async function meet(barriers, name, payload, deadline) {
 
 /** Sets a key of the round. */
 async function put(keys, key, value, deadline) {
-  const request = { jobId, key, value: Buffer.from(value), requestId: randomUUID() };
-  const answer = await retry(keys, 'putKey', request, { known }, deadline);
+  const writes = [{ key, put: { value: Buffer.from(value) } }];
+  const request = { jobId, writes, requestId: randomUUID() };
+  const answer = await retry(keys, 'writeKeys', request, { known }, deadline);
   known = answer.header;
 }
 

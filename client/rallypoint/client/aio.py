@@ -287,10 +287,10 @@ class AsyncClient(AsyncOperations):
         *,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.PutKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Set a key."""
         call = keys.put_key(self._known, job_id, key, value, scope)
-        return await self._transport.run(call, timeout_s)
+        return (await self._transport.run(call, timeout_s)).results[0]
 
     async def add_to_key(
         self,
@@ -300,10 +300,10 @@ class AsyncClient(AsyncOperations):
         *,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.AddToKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Add to the number that a key holds."""
         call = keys.add_to_key(self._known, job_id, key, amount, scope)
-        return await self._transport.run(call, timeout_s)
+        return (await self._transport.run(call, timeout_s)).results[0]
 
     async def compare_and_set_key(
         self,
@@ -314,10 +314,10 @@ class AsyncClient(AsyncOperations):
         expected: keys_pb2.KeyCondition,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.CompareAndSetKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Set a key if it is as expected; the answer says whether it was."""
         call = keys.compare_and_set_key(self._known, job_id, key, value, expected, scope)
-        return await self._transport.run(call, timeout_s)
+        return (await self._transport.run(call, timeout_s)).results[0]
 
     async def delete_key(
         self,
@@ -327,10 +327,10 @@ class AsyncClient(AsyncOperations):
         expected: keys_pb2.KeyCondition | None = None,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.DeleteKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Delete a key if it exists, and is as expected."""
         call = keys.delete_key(self._known, job_id, key, expected, scope)
-        return await self._transport.run(call, timeout_s)
+        return (await self._transport.run(call, timeout_s)).results[0]
 
     async def write_keys(
         self,

@@ -304,10 +304,10 @@ class Client(Operations):
         *,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.PutKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Set a key."""
         call = keys.put_key(self._known, job_id, key, value, scope)
-        return self._transport.run(call, timeout_s)
+        return self._transport.run(call, timeout_s).results[0]
 
     def add_to_key(
         self,
@@ -317,10 +317,10 @@ class Client(Operations):
         *,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.AddToKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Add to the number that a key holds."""
         call = keys.add_to_key(self._known, job_id, key, amount, scope)
-        return self._transport.run(call, timeout_s)
+        return self._transport.run(call, timeout_s).results[0]
 
     def compare_and_set_key(
         self,
@@ -331,10 +331,10 @@ class Client(Operations):
         expected: keys_pb2.KeyCondition,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.CompareAndSetKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Set a key if it is as expected; the answer says whether it was."""
         call = keys.compare_and_set_key(self._known, job_id, key, value, expected, scope)
-        return self._transport.run(call, timeout_s)
+        return self._transport.run(call, timeout_s).results[0]
 
     def delete_key(
         self,
@@ -344,10 +344,10 @@ class Client(Operations):
         expected: keys_pb2.KeyCondition | None = None,
         scope: Scope = Scope.ROUND,
         timeout_s: float | None = None,
-    ) -> keys_pb2.DeleteKeyResponse:
+    ) -> keys_pb2.KeyWritten:
         """Delete a key if it exists, and is as expected."""
         call = keys.delete_key(self._known, job_id, key, expected, scope)
-        return self._transport.run(call, timeout_s)
+        return self._transport.run(call, timeout_s).results[0]
 
     def write_keys(
         self,

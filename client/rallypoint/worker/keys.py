@@ -40,7 +40,7 @@ class KeyValues:
         from rallypoint.worker.session import current
 
         session = current()
-        return session.client.put_key(session.job_id, key, value, scope=scope).header.revision
+        return session.client.put_key(session.job_id, key, value, scope=scope).revision
 
     def add(self, key: str, amount: int = 1, *, scope: Scope = Scope.ROUND) -> int:
         """Add to the number that a key holds, 0 if it does not exist; return the sum."""
@@ -69,14 +69,14 @@ class KeyValues:
         answer = session.client.compare_and_set_key(
             session.job_id, key, value, expected=condition, scope=scope
         )
-        return answer.was_set
+        return answer.was_changed
 
     def delete(self, key: str, *, scope: Scope = Scope.ROUND) -> bool:
         """Delete a key; return whether it existed."""
         from rallypoint.worker.session import current
 
         session = current()
-        return session.client.delete_key(session.job_id, key, scope=scope).was_deleted
+        return session.client.delete_key(session.job_id, key, scope=scope).was_changed
 
     def watch(
         self,

@@ -161,154 +161,6 @@ class GetKeysResponse(_message.Message):
 Global___GetKeysResponse: _TypeAlias = GetKeysResponse  # noqa: Y015
 
 @_typing.final
-class PutKeyRequest(_message.Message):
-    """Request to set a key."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    SCOPE_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    KNOWN_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Name of the job. Empty is refused."""
-    scope: _scope_pb2.Scope.ValueType
-    """What the key belongs to. Absent means the round."""
-    key: _builtins.str
-    """The key: printable, without spaces. Empty is refused."""
-    value: _builtins.bytes
-    """Its new value, at most 64 KiB."""
-    request_id: _builtins.str
-    """The same for every attempt of one change, and different for each change. Empty: the change cannot
-    be repeated.
-    """
-    @_builtins.property
-    def known(self) -> Global___KeyValueHeader:
-        """For another attempt, with its request_id: the latest header known before the first. Its revision
-        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
-        """
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        scope: _scope_pb2.Scope.ValueType = ...,
-        key: _builtins.str = ...,
-        value: _builtins.bytes = ...,
-        request_id: _builtins.str = ...,
-        known: Global___KeyValueHeader | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "key", b"key", "known", b"known", "request_id", b"request_id", "scope", b"scope", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PutKeyRequest: _TypeAlias = PutKeyRequest  # noqa: Y015
-
-@_typing.final
-class PutKeyResponse(_message.Message):
-    """The key was set."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def header(self) -> Global___KeyValueHeader:
-        """Its revision is that of the change."""
-
-    def __init__(
-        self,
-        *,
-        header: Global___KeyValueHeader | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PutKeyResponse: _TypeAlias = PutKeyResponse  # noqa: Y015
-
-@_typing.final
-class AddToKeyRequest(_message.Message):
-    """Request to add to a number."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    SCOPE_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    AMOUNT_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    KNOWN_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Name of the job. Empty is refused."""
-    scope: _scope_pb2.Scope.ValueType
-    """What the key belongs to. Absent means the round."""
-    key: _builtins.str
-    """The key: printable, without spaces. Empty is refused."""
-    amount: _builtins.int
-    """What to add; may be negative."""
-    request_id: _builtins.str
-    """The same for every attempt of one change, and different for each change. Empty: the change cannot
-    be repeated.
-    """
-    @_builtins.property
-    def known(self) -> Global___KeyValueHeader:
-        """For another attempt, with its request_id: the latest header known before the first. Its revision
-        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
-        """
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        scope: _scope_pb2.Scope.ValueType = ...,
-        key: _builtins.str = ...,
-        amount: _builtins.int = ...,
-        request_id: _builtins.str = ...,
-        known: Global___KeyValueHeader | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amount", b"amount", "job_id", b"job_id", "key", b"key", "known", b"known", "request_id", b"request_id", "scope", b"scope"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AddToKeyRequest: _TypeAlias = AddToKeyRequest  # noqa: Y015
-
-@_typing.final
-class AddToKeyResponse(_message.Message):
-    """The amount was added."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: _builtins.int
-    SUM_FIELD_NUMBER: _builtins.int
-    sum: _builtins.int
-    """The sum."""
-    @_builtins.property
-    def header(self) -> Global___KeyValueHeader:
-        """Its revision is that of the change."""
-
-    def __init__(
-        self,
-        *,
-        header: Global___KeyValueHeader | None = ...,
-        sum: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "sum", b"sum"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AddToKeyResponse: _TypeAlias = AddToKeyResponse  # noqa: Y015
-
-@_typing.final
 class KeyCondition(_message.Message):
     """What a key must be like. Exactly one field is set."""
 
@@ -335,178 +187,6 @@ class KeyCondition(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_condition) -> _WhichOneofReturnType_condition | None: ...
 
 Global___KeyCondition: _TypeAlias = KeyCondition  # noqa: Y015
-
-@_typing.final
-class CompareAndSetKeyRequest(_message.Message):
-    """Request to set a key if it is as expected."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    SCOPE_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    EXPECTED_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    KNOWN_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Name of the job. Empty is refused."""
-    scope: _scope_pb2.Scope.ValueType
-    """What the key belongs to. Absent means the round."""
-    key: _builtins.str
-    """The key: printable, without spaces. Empty is refused."""
-    value: _builtins.bytes
-    """Its new value, at most 64 KiB."""
-    request_id: _builtins.str
-    """The same for every attempt of one change, and different for each change. Empty: the change cannot
-    be repeated.
-    """
-    @_builtins.property
-    def expected(self) -> Global___KeyCondition:
-        """What it must be like."""
-
-    @_builtins.property
-    def known(self) -> Global___KeyValueHeader:
-        """For another attempt, with its request_id: the latest header known before the first. Its revision
-        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
-        """
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        scope: _scope_pb2.Scope.ValueType = ...,
-        key: _builtins.str = ...,
-        expected: Global___KeyCondition | None = ...,
-        value: _builtins.bytes = ...,
-        request_id: _builtins.str = ...,
-        known: Global___KeyValueHeader | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "known", b"known"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "job_id", b"job_id", "key", b"key", "known", b"known", "request_id", b"request_id", "scope", b"scope", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CompareAndSetKeyRequest: _TypeAlias = CompareAndSetKeyRequest  # noqa: Y015
-
-@_typing.final
-class CompareAndSetKeyResponse(_message.Message):
-    """What became of the key."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: _builtins.int
-    WAS_SET_FIELD_NUMBER: _builtins.int
-    KV_FIELD_NUMBER: _builtins.int
-    was_set: _builtins.bool
-    """True when the key was as expected and has the new value."""
-    @_builtins.property
-    def header(self) -> Global___KeyValueHeader:
-        """If the key was set, its revision is that of the change."""
-
-    @_builtins.property
-    def kv(self) -> Global___KeyValue:
-        """The key after the call. Absent: it does not exist."""
-
-    def __init__(
-        self,
-        *,
-        header: Global___KeyValueHeader | None = ...,
-        was_set: _builtins.bool = ...,
-        kv: Global___KeyValue | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "kv", b"kv"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "kv", b"kv", "was_set", b"was_set"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CompareAndSetKeyResponse: _TypeAlias = CompareAndSetKeyResponse  # noqa: Y015
-
-@_typing.final
-class DeleteKeyRequest(_message.Message):
-    """Request to delete a key."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    SCOPE_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    EXPECTED_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    KNOWN_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """Name of the job. Empty is refused."""
-    scope: _scope_pb2.Scope.ValueType
-    """What the key belongs to. Absent means the round."""
-    key: _builtins.str
-    """The key: printable, without spaces. Empty is refused."""
-    request_id: _builtins.str
-    """The same for every attempt of one change, and different for each change. Empty: the change cannot
-    be repeated.
-    """
-    @_builtins.property
-    def expected(self) -> Global___KeyCondition:
-        """Delete it only if it is like this. Absent: in any case."""
-
-    @_builtins.property
-    def known(self) -> Global___KeyValueHeader:
-        """For another attempt, with its request_id: the latest header known before the first. Its revision
-        may be 0, and its epoch RALLYPOINT_EPOCH, if there was none. Absent: the first attempt.
-        """
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        scope: _scope_pb2.Scope.ValueType = ...,
-        key: _builtins.str = ...,
-        expected: Global___KeyCondition | None = ...,
-        request_id: _builtins.str = ...,
-        known: Global___KeyValueHeader | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "known", b"known"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected", b"expected", "job_id", b"job_id", "key", b"key", "known", b"known", "request_id", b"request_id", "scope", b"scope"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteKeyRequest: _TypeAlias = DeleteKeyRequest  # noqa: Y015
-
-@_typing.final
-class DeleteKeyResponse(_message.Message):
-    """What became of the key."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HEADER_FIELD_NUMBER: _builtins.int
-    WAS_DELETED_FIELD_NUMBER: _builtins.int
-    KV_FIELD_NUMBER: _builtins.int
-    was_deleted: _builtins.bool
-    """True when the key existed, was as expected, and is deleted."""
-    @_builtins.property
-    def header(self) -> Global___KeyValueHeader:
-        """If the key was deleted, its revision is that of the change."""
-
-    @_builtins.property
-    def kv(self) -> Global___KeyValue:
-        """The key as it is, if it exists and was not as expected."""
-
-    def __init__(
-        self,
-        *,
-        header: Global___KeyValueHeader | None = ...,
-        was_deleted: _builtins.bool = ...,
-        kv: Global___KeyValue | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "kv", b"kv"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "kv", b"kv", "was_deleted", b"was_deleted"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteKeyResponse: _TypeAlias = DeleteKeyResponse  # noqa: Y015
 
 @_typing.final
 class KeyWrite(_message.Message):
@@ -536,7 +216,9 @@ class KeyWrite(_message.Message):
 
     @_typing.final
     class Add(_message.Message):
-        """Adds to a number."""
+        """Adds to the number that a key holds; one that does not exist counts as 0. The value of the key is
+        the sum as decimal digits.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -692,7 +374,7 @@ class KeyWritten(_message.Message):
     """For an addition: the sum."""
     @_builtins.property
     def kv(self) -> Global___KeyValue:
-        """For a comparison that failed: the key as it is, if it exists."""
+        """For a comparison: the key after it, if it exists."""
 
     def __init__(
         self,
@@ -712,7 +394,7 @@ Global___KeyWritten: _TypeAlias = KeyWritten  # noqa: Y015
 
 @_typing.final
 class WriteKeysRequest(_message.Message):
-    """Request for several changes."""
+    """Request for one change or several."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

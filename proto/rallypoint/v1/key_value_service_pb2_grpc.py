@@ -37,10 +37,10 @@ class KeyValueServiceStub(object):
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     def __init__(self, channel):
@@ -53,26 +53,6 @@ class KeyValueServiceStub(object):
                 '/rallypoint.v1.KeyValueService/GetKeys',
                 request_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysRequest.SerializeToString,
                 response_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysResponse.FromString,
-                _registered_method=True)
-        self.PutKey = channel.unary_unary(
-                '/rallypoint.v1.KeyValueService/PutKey',
-                request_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyRequest.SerializeToString,
-                response_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyResponse.FromString,
-                _registered_method=True)
-        self.AddToKey = channel.unary_unary(
-                '/rallypoint.v1.KeyValueService/AddToKey',
-                request_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyRequest.SerializeToString,
-                response_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyResponse.FromString,
-                _registered_method=True)
-        self.CompareAndSetKey = channel.unary_unary(
-                '/rallypoint.v1.KeyValueService/CompareAndSetKey',
-                request_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyRequest.SerializeToString,
-                response_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyResponse.FromString,
-                _registered_method=True)
-        self.DeleteKey = channel.unary_unary(
-                '/rallypoint.v1.KeyValueService/DeleteKey',
-                request_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyRequest.SerializeToString,
-                response_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyResponse.FromString,
                 _registered_method=True)
         self.WriteKeys = channel.unary_unary(
                 '/rallypoint.v1.KeyValueService/WriteKeys',
@@ -103,10 +83,10 @@ class KeyValueServiceServicer(object):
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     def GetKeys(self, request, context):
@@ -118,40 +98,12 @@ class KeyValueServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PutKey(self, request, context):
-        """Sets a key. RESOURCE_EXHAUSTED with LimitReached.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def AddToKey(self, request, context):
-        """Adds to the number that a key holds, and returns the sum. A key that does not exist counts as 0.
-        The value of the key is the sum as decimal digits. FAILED_PRECONDITION when the key holds
-        something else, or the sum has more than 63 bits.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CompareAndSetKey(self, request, context):
-        """Sets a key if it is as expected. It is no error if it is not: the answer says so.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteKey(self, request, context):
-        """Deletes a key. It is no error if the key does not exist: the answer says so.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def WriteKeys(self, request, context):
-        """Makes several changes in order, all or none: no read sees only some of them, but a watch may
-        return them in several answers. A comparison that fails does not prevent the others.
-        RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
+        """Makes one change or several in order, all or none: no read sees only some of them, but a watch may
+        return them in several answers. It is no error if a key is not as expected, or one to delete does
+        not exist: its result says so, and the other changes are made. FAILED_PRECONDITION when a key to
+        add to does not hold a number, or the sum has more than 63 bits. RESOURCE_EXHAUSTED with
+        LimitReached, also when the answer would have more than 1 MiB of values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,26 +136,6 @@ def add_KeyValueServiceServicer_to_server(servicer, server):
                     servicer.GetKeys,
                     request_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysRequest.FromString,
                     response_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysResponse.SerializeToString,
-            ),
-            'PutKey': grpc.unary_unary_rpc_method_handler(
-                    servicer.PutKey,
-                    request_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyRequest.FromString,
-                    response_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyResponse.SerializeToString,
-            ),
-            'AddToKey': grpc.unary_unary_rpc_method_handler(
-                    servicer.AddToKey,
-                    request_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyRequest.FromString,
-                    response_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyResponse.SerializeToString,
-            ),
-            'CompareAndSetKey': grpc.unary_unary_rpc_method_handler(
-                    servicer.CompareAndSetKey,
-                    request_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyRequest.FromString,
-                    response_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyResponse.SerializeToString,
-            ),
-            'DeleteKey': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteKey,
-                    request_deserializer=rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyRequest.FromString,
-                    response_serializer=rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyResponse.SerializeToString,
             ),
             'WriteKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.WriteKeys,
@@ -240,10 +172,10 @@ class KeyValueService(object):
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     @staticmethod
@@ -263,114 +195,6 @@ class KeyValueService(object):
             '/rallypoint.v1.KeyValueService/GetKeys',
             rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysRequest.SerializeToString,
             rallypoint_dot_v1_dot_key__value__service__pb2.GetKeysResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PutKey(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/rallypoint.v1.KeyValueService/PutKey',
-            rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyRequest.SerializeToString,
-            rallypoint_dot_v1_dot_key__value__service__pb2.PutKeyResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def AddToKey(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/rallypoint.v1.KeyValueService/AddToKey',
-            rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyRequest.SerializeToString,
-            rallypoint_dot_v1_dot_key__value__service__pb2.AddToKeyResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CompareAndSetKey(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/rallypoint.v1.KeyValueService/CompareAndSetKey',
-            rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyRequest.SerializeToString,
-            rallypoint_dot_v1_dot_key__value__service__pb2.CompareAndSetKeyResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteKey(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/rallypoint.v1.KeyValueService/DeleteKey',
-            rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyRequest.SerializeToString,
-            rallypoint_dot_v1_dot_key__value__service__pb2.DeleteKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,10 +38,10 @@ class KeyValueServiceStub:
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     @_typing.overload
@@ -53,21 +53,12 @@ class KeyValueServiceStub:
     with KeysMissing when they do not in time. RESOURCE_EXHAUSTED when the values together have more
     than 1 MiB.
     """
-    PutKey: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.PutKeyRequest, _key_value_service_pb2.PutKeyResponse]
-    """Sets a key. RESOURCE_EXHAUSTED with LimitReached."""
-    AddToKey: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.AddToKeyRequest, _key_value_service_pb2.AddToKeyResponse]
-    """Adds to the number that a key holds, and returns the sum. A key that does not exist counts as 0.
-    The value of the key is the sum as decimal digits. FAILED_PRECONDITION when the key holds
-    something else, or the sum has more than 63 bits.
-    """
-    CompareAndSetKey: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.CompareAndSetKeyRequest, _key_value_service_pb2.CompareAndSetKeyResponse]
-    """Sets a key if it is as expected. It is no error if it is not: the answer says so."""
-    DeleteKey: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.DeleteKeyRequest, _key_value_service_pb2.DeleteKeyResponse]
-    """Deletes a key. It is no error if the key does not exist: the answer says so."""
     WriteKeys: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.WriteKeysRequest, _key_value_service_pb2.WriteKeysResponse]
-    """Makes several changes in order, all or none: no read sees only some of them, but a watch may
-    return them in several answers. A comparison that fails does not prevent the others.
-    RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
+    """Makes one change or several in order, all or none: no read sees only some of them, but a watch may
+    return them in several answers. It is no error if a key is not as expected, or one to delete does
+    not exist: its result says so, and the other changes are made. FAILED_PRECONDITION when a key to
+    add to does not hold a number, or the sum has more than 63 bits. RESOURCE_EXHAUSTED with
+    LimitReached, also when the answer would have more than 1 MiB of values.
     """
     ListKeys: _grpc.UnaryUnaryMultiCallable[_key_value_service_pb2.ListKeysRequest, _key_value_service_pb2.ListKeysResponse]
     """Returns the keys with a prefix, in pages, ordered by their bytes. A later page may show
@@ -95,10 +86,10 @@ class KeyValueServiceAsyncStub(KeyValueServiceStub):
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -107,21 +98,12 @@ class KeyValueServiceAsyncStub(KeyValueServiceStub):
     with KeysMissing when they do not in time. RESOURCE_EXHAUSTED when the values together have more
     than 1 MiB.
     """
-    PutKey: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.PutKeyRequest, _key_value_service_pb2.PutKeyResponse]  # type: ignore[assignment]
-    """Sets a key. RESOURCE_EXHAUSTED with LimitReached."""
-    AddToKey: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.AddToKeyRequest, _key_value_service_pb2.AddToKeyResponse]  # type: ignore[assignment]
-    """Adds to the number that a key holds, and returns the sum. A key that does not exist counts as 0.
-    The value of the key is the sum as decimal digits. FAILED_PRECONDITION when the key holds
-    something else, or the sum has more than 63 bits.
-    """
-    CompareAndSetKey: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.CompareAndSetKeyRequest, _key_value_service_pb2.CompareAndSetKeyResponse]  # type: ignore[assignment]
-    """Sets a key if it is as expected. It is no error if it is not: the answer says so."""
-    DeleteKey: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.DeleteKeyRequest, _key_value_service_pb2.DeleteKeyResponse]  # type: ignore[assignment]
-    """Deletes a key. It is no error if the key does not exist: the answer says so."""
     WriteKeys: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.WriteKeysRequest, _key_value_service_pb2.WriteKeysResponse]  # type: ignore[assignment]
-    """Makes several changes in order, all or none: no read sees only some of them, but a watch may
-    return them in several answers. A comparison that fails does not prevent the others.
-    RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
+    """Makes one change or several in order, all or none: no read sees only some of them, but a watch may
+    return them in several answers. It is no error if a key is not as expected, or one to delete does
+    not exist: its result says so, and the other changes are made. FAILED_PRECONDITION when a key to
+    add to does not hold a number, or the sum has more than 63 bits. RESOURCE_EXHAUSTED with
+    LimitReached, also when the answer would have more than 1 MiB of values.
     """
     ListKeys: _aio.UnaryUnaryMultiCallable[_key_value_service_pb2.ListKeysRequest, _key_value_service_pb2.ListKeysResponse]  # type: ignore[assignment]
     """Returns the keys with a prefix, in pages, ordered by their bytes. A later page may show
@@ -148,10 +130,10 @@ class KeyValueServiceServicer(metaclass=_abc_1.ABCMeta):
     "rallypoint-worker-token". UNAUTHENTICATED when it is missing or not genuine; PERMISSION_DENIED
     when it belongs to another job; ABORTED with StaleSender when its run or round is over.
 
-    A call that changes keys may be repeated with the same request_id: it counts once, and is answered
-    as before. Say in `known` what was known before the first attempt. DATA_LOSS when the coordinator
-    cannot know any more whether the first attempt counted. FAILED_PRECONDITION when the request_id
-    belongs to another request of the round.
+    A WriteKeys may be repeated with the same request_id: it counts once, and is answered as before. Say
+    in `known` what was known before the first attempt. DATA_LOSS when the coordinator cannot know any
+    more whether the first attempt counted. FAILED_PRECONDITION when the request_id belongs to another
+    request of the round.
     """
 
     @_abc_1.abstractmethod
@@ -166,49 +148,16 @@ class KeyValueServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def PutKey(
-        self,
-        request: _key_value_service_pb2.PutKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_key_value_service_pb2.PutKeyResponse, _abc.Awaitable[_key_value_service_pb2.PutKeyResponse]]:
-        """Sets a key. RESOURCE_EXHAUSTED with LimitReached."""
-
-    @_abc_1.abstractmethod
-    def AddToKey(
-        self,
-        request: _key_value_service_pb2.AddToKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_key_value_service_pb2.AddToKeyResponse, _abc.Awaitable[_key_value_service_pb2.AddToKeyResponse]]:
-        """Adds to the number that a key holds, and returns the sum. A key that does not exist counts as 0.
-        The value of the key is the sum as decimal digits. FAILED_PRECONDITION when the key holds
-        something else, or the sum has more than 63 bits.
-        """
-
-    @_abc_1.abstractmethod
-    def CompareAndSetKey(
-        self,
-        request: _key_value_service_pb2.CompareAndSetKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_key_value_service_pb2.CompareAndSetKeyResponse, _abc.Awaitable[_key_value_service_pb2.CompareAndSetKeyResponse]]:
-        """Sets a key if it is as expected. It is no error if it is not: the answer says so."""
-
-    @_abc_1.abstractmethod
-    def DeleteKey(
-        self,
-        request: _key_value_service_pb2.DeleteKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_key_value_service_pb2.DeleteKeyResponse, _abc.Awaitable[_key_value_service_pb2.DeleteKeyResponse]]:
-        """Deletes a key. It is no error if the key does not exist: the answer says so."""
-
-    @_abc_1.abstractmethod
     def WriteKeys(
         self,
         request: _key_value_service_pb2.WriteKeysRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_key_value_service_pb2.WriteKeysResponse, _abc.Awaitable[_key_value_service_pb2.WriteKeysResponse]]:
-        """Makes several changes in order, all or none: no read sees only some of them, but a watch may
-        return them in several answers. A comparison that fails does not prevent the others.
-        RESOURCE_EXHAUSTED when the answer would have more than 1 MiB of values.
+        """Makes one change or several in order, all or none: no read sees only some of them, but a watch may
+        return them in several answers. It is no error if a key is not as expected, or one to delete does
+        not exist: its result says so, and the other changes are made. FAILED_PRECONDITION when a key to
+        add to does not hold a number, or the sum has more than 63 bits. RESOURCE_EXHAUSTED with
+        LimitReached, also when the answer would have more than 1 MiB of values.
         """
 
     @_abc_1.abstractmethod

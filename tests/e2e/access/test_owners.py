@@ -24,6 +24,7 @@ from rallypoint.wire.errors import unpack_details
 from support.access.authority import Authority
 from support.access.protected import AGENT, OPERATOR, VIEWER, write_rules
 from support.access.secured import open_secured, secured_jobs
+from support.core.key_calls import change
 from support.etcd.cluster import Cluster, running
 from support.etcd.coordinators import Coordinators, Seat, until, until_job
 from support.processes.feed import LIMIT_S
@@ -124,13 +125,10 @@ def test_forwarded_calls_and_moved_agents(world: World, site: Site) -> None:
                 cancel(channel, world.job_id)
             assert expected == refusal(raised.value)
         metadata = ((WORKER_TOKEN_KEY, workers[0].env["RALLYPOINT_WORKER_TOKEN"]),)
-        put = keys_pb2.PutKeyRequest(
-            job_id=world.job_id,
-            key="k",
-            value=b"v",
-            request_id="p1",
+        put = keys_pb2.WriteKeysRequest(
+            job_id=world.job_id, writes=[change("k", put={"value": b"v"})], request_id="p1"
         )
-        keys_grpc.KeyValueServiceStub(unknown).PutKey(put, timeout=LIMIT_S, metadata=metadata)
+        keys_grpc.KeyValueServiceStub(unknown).WriteKeys(put, timeout=LIMIT_S, metadata=metadata)
         found = jobs_grpc.JobServiceStub(unknown).GetJob(
             jobs_pb2.GetJobRequest(job_id=world.job_id), timeout=LIMIT_S, metadata=metadata
         )

@@ -10,6 +10,7 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import scope_pb2
 from rallypoint.wire.errors import unpack_detail
+from support.core.key_calls import change
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, World
@@ -43,15 +44,15 @@ def test_keys_of_the_run_outlive_a_round(world: World) -> None:
     for name in ("a", "b"):
         world.agent(name, "--max-restarts=3", nnodes="2")
     first, second = world.mailbox.workers(2)
-    call(world, first, "PutKey", key="step", value=b"10", scope=RUN)
-    call(world, second, "PutKey", key="address", value=b"old", scope=ROUND)
+    call(world, first, "WriteKeys", writes=[change("step", put={"value": b"10"})], scope=RUN)
+    call(world, second, "WriteKeys", writes=[change("address", put={"value": b"old"})])
     assert read(world, first, ROUND) == {"address": b"old"}
     second.tell("exit", "7")
     again, _ = world.mailbox.workers(2, round=2)
 
     assert read(world, again, RUN) == {"step": b"10"}
     assert read(world, again, ROUND) == {}
-    for method, fields in (("ListKeys", {}), ("PutKey", {"key": "a", "scope": RUN})):
+    for method, fields in (("ListKeys", {}), ("WriteKeys", {"writes": [change("a", put={})]})):
         code, detail = failure_of(call, world, first, method, **fields)
         assert (code, detail.kind) == (grpc.StatusCode.ABORTED, details_pb2.STALE_KIND_ROUND)
 
@@ -63,19 +64,20 @@ def test_new_coordinator_says_what_it_has_forgotten(world: World) -> None:
     coordinator = world.coordinator(port, *NEW)
     agents = [world.agent(name, nnodes="2") for name in ("a", "b")]
     worker, _ = world.mailbox.workers(2)
-    header = call(world, worker, "AddToKey", key="n", amount=1, request_id="r").header
+    request = {"writes": [change("n", add={"amount": 1})], "request_id": "r"}
+    header = call(world, worker, "WriteKeys", **request).header
     coordinator.kill()
     world.coordinator(port)
     for agent in agents:
         agent.wait_event("coordinator_reached_again")
     world.jobs.wait(world.job_id, lambda job: job.HasField("round"))
 
-    again = {"key": "n", "amount": 1, "request_id": "r", "known": header}
-    code, _ = failure_of(call, world, worker, "AddToKey", **again)
+    code, _ = failure_of(call, world, worker, "WriteKeys", **request, known=header)
     assert code is grpc.StatusCode.DATA_LOSS
     since = {"start_revision": header.revision + 1, "epoch": header.epoch}
     watch = call(world, worker, "WatchKeys", **since)
     code, detail = failure_of(next, watch)
     assert code is grpc.StatusCode.OUT_OF_RANGE
     assert detail.oldest_revision > header.revision, "no revision comes twice"
-    assert call(world, worker, "AddToKey", key="n", amount=1, request_id="s").sum == 1
+    (result,) = call(world, worker, "WriteKeys", **request | {"request_id": "s"}).results
+    assert result.sum == 1

@@ -12,6 +12,7 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
+from support.core.key_calls import change
 from support.docs.shell import Shell
 from support.languages.examples import Example, prepare_go, prepare_nodejs
 from support.languages.lost_replies import LostReplies
@@ -77,9 +78,10 @@ def arrive(world: World, worker: Worker) -> barrier_pb2.ArriveResponse:
 def put(world: World, worker: Worker) -> None:
     """Let a worker set its key, as the examples do."""
     key = f"language/{worker.rank}"
-    request = keys_pb2.PutKeyRequest(job_id=world.job_id, key=key, value=b"Python")
+    writes = [change(key, put={"value": b"Python"})]
+    request = keys_pb2.WriteKeysRequest(job_id=world.job_id, writes=writes)
     stub = keys_grpc.KeyValueServiceStub(world.jobs.channel)
-    stub.PutKey(request, timeout=LIMIT_S, metadata=token_of(worker))
+    stub.WriteKeys(request, timeout=LIMIT_S, metadata=token_of(worker))
 
 
 def version(world: World, worker: Worker) -> int:
@@ -229,7 +231,7 @@ def test_lost_replies_count_once(world: World, example: Example) -> None:
     assert (code, waiting.stdout().splitlines()) == (0, printed_as_rank_1(example))
     epoch = int(second.env["RALLYPOINT_EPOCH"])
     arrivals = [barrier_pb2.ArriveRequest.FromString(one) for one in lossy.attempts("Arrive")]
-    puts = [keys_pb2.PutKeyRequest.FromString(one) for one in lossy.attempts("PutKey")]
+    puts = [keys_pb2.WriteKeysRequest.FromString(one) for one in lossy.attempts("WriteKeys")]
     assert [one.first_epoch for one in arrivals] == [0, epoch]
     assert [one.known.epoch for one in puts] == [0, answer.epoch]
     for attempts in (arrivals, puts):

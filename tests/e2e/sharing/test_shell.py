@@ -60,8 +60,8 @@ class Call(Struct, frozen=True):
 
 
 def key_calls(job_id: str, epoch: str) -> list[Call]:
-    """Return a call of every RPC of KeyValueService, the changes first."""
-    job, greeting = {"job_id": job_id}, {"job_id": job_id, "key": "greeting"}
+    """Return a call of every RPC of KeyValueService, the change first."""
+    job = {"job_id": job_id}
 
     def revision(number: int) -> str:
         """Return the revision of a change of this run."""
@@ -75,12 +75,31 @@ def key_calls(job_id: str, epoch: str) -> list[Call]:
         "version": "2",
     }
     made = [
-        Call("PutKey", {**greeting, "value": "aGVsbG8="}, {"header": {"revision": revision(1)}}),
-        Call("AddToKey", {**job, "key": "count", "amount": "-2"}, {"sum": "-2"}),
         Call(
-            "CompareAndSetKey",
-            {**greeting, "expected": {"value": "aGVsbG8="}, "value": "Ynll"},
-            {"header": {"revision": revision(3), "epoch": epoch}, "wasSet": True, "kv": bye},
+            "WriteKeys",
+            {
+                **job,
+                "writes": [
+                    {"key": "greeting", "put": {"value": "aGVsbG8="}},
+                    {"key": "count", "add": {"amount": "-2"}},
+                    {
+                        "key": "greeting",
+                        "compare_and_set": {"expected": {"value": "aGVsbG8="}, "value": "Ynll"},
+                    },
+                    {"key": "greetings", "put": {"value": "eA=="}},
+                    {"key": "greetings", "delete": {}},
+                ],
+            },
+            {
+                "header": {"revision": revision(5), "epoch": epoch},
+                "results": [
+                    {"wasChanged": True, "revision": revision(1)},
+                    {"sum": "-2"},
+                    {"wasChanged": True, "kv": bye},
+                    {"revision": revision(4)},
+                    {"revision": revision(5)},
+                ],
+            },
         ),
         Call("GetKeys", {**job, "keys": ["greeting"], "timeout": "1.5s"}, {"kvs": [bye]}),
         Call(
@@ -89,21 +108,9 @@ def key_calls(job_id: str, epoch: str) -> list[Call]:
             {"kvs": [{"key": "count"}], "keyCount": 1},
         ),
         Call(
-            "WriteKeys",
-            {
-                **job,
-                "writes": [
-                    {"key": "count", "add": {"amount": 7}},
-                    {"key": "new", "put": {"value": "eA=="}},
-                ],
-            },
-            {"results": [{"sum": "5", "wasChanged": True}, {"revision": revision(5)}]},
-        ),
-        Call("DeleteKey", greeting, {"header": {"revision": revision(6)}, "wasDeleted": True}),
-        Call(
             "WatchKeys",
             {**job, "prefix": "greeting", "start_revision": revision(3), "epoch": epoch},
-            {"events": [{"kv": bye}, {"kv": {"modRevision": revision(6)}, "wasDeleted": True}]},
+            {"events": [{"kv": bye}, {}, {"kv": {"modRevision": revision(5)}, "wasDeleted": True}]},
             answers=2,  # the first only has a header
         ),
     ]

@@ -28,8 +28,9 @@ with grpc.insecure_channel(os.environ["RALLYPOINT_COORDINATOR"]) as channel:
         print(f"rank {rank} sent: {payload.decode()}")
 
     store = keys_grpc.KeyValueServiceStub(channel)
-    put = keys_pb2.PutKeyRequest(job_id=JOB_ID, key=f"language/{RANK}", value=b"Python")
-    store.PutKey(put, timeout=60, metadata=METADATA)
+    put = keys_pb2.KeyWrite(key=f"language/{RANK}", put=keys_pb2.KeyWrite.Put(value=b"Python"))
+    write = keys_pb2.WriteKeysRequest(job_id=JOB_ID, writes=[put])
+    store.WriteKeys(write, timeout=60, metadata=METADATA)
     names = [f"language/{rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
     get = keys_pb2.GetKeysRequest(job_id=JOB_ID, keys=names, timeout=Duration(seconds=60))
     found = store.GetKeys(get, timeout=60, metadata=METADATA)

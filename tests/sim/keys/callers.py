@@ -122,7 +122,7 @@ class Caller:
     def _draw(self) -> None:
         rng, job_id = self.keys.rng, self.process.agent.host.plan.job_id
         self._op = draw_op(rng, job_id, self._seen)
-        if self._op.method.changes:
+        if self._op.method is Method.WRITE:
             self._op.request.request_id = self.keys.next_id()
         known = keys_pb2.KeyValueHeader()
         known.CopyFrom(self._known)
@@ -135,7 +135,7 @@ class Caller:
         if op is None or self._attempts >= ATTEMPTS_MAX:
             return
         self._attempts += 1
-        if self._attempts > 1 and op.method.changes:
+        if self._attempts > 1 and op.method is Method.WRITE:
             op.request.known.CopyFrom(self._before[0])
         deadline_ms = world.clock.now_ms + self.keys.rng.choice(CALL_MS)
         call = Call(self.keys, self.process, op.method, _copied(op), deadline_ms, self._take)
@@ -165,8 +165,7 @@ class Caller:
     def _learn(self, call: Call, answer: Any) -> None:
         self._known, self._known_life = answer.header, call.life
         found = list(getattr(answer, "kvs", ()))
-        if call.method in (Method.SWAP, Method.DELETE) and answer.HasField("kv"):
-            found.append(answer.kv)
+        found += (one.kv for one in getattr(answer, "results", ()) if one.HasField("kv"))
         self._seen.update((one.key, one) for one in found)
 
 

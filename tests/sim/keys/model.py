@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
-from sim.keys.plan import RESPONSES, Method
 
 NUMBER_DIGITS_MAX = 19
 NUMBER_MAX = 2**63 - 1
@@ -74,7 +73,6 @@ class Result(NamedTuple):
     sum: int = 0
     held: Held | None = None
     """After a comparison, the key as it is then."""
-    is_compared: bool = False
 
 
 class Outcome(NamedTuple):
@@ -113,7 +111,7 @@ class Store:
     def take(self, request: Any, round: int, limits: Limits) -> Outcome:
         """Make the changes of a request, unless it is refused."""
         entries, steps, results = dict(self.entries), list[Step](), list[Result]()
-        for one in writes_of(request):
+        for one in request.writes:
             revision = self.revision + len(steps) + 1
             place = Scoped(round, one.key)
             result = _decide(one, entries.get(place), revision)
@@ -158,28 +156,6 @@ def _size(entries: dict[Scoped, Held]) -> int:
     return sum(len(place.key.encode()) + len(held.value) for place, held in entries.items())
 
 
-def writes_of(request: Any) -> list[keys_pb2.KeyWrite]:
-    """Return the writes of any request that changes keys."""
-    match request:
-        case keys_pb2.WriteKeysRequest():
-            return list(request.writes)
-        case keys_pb2.PutKeyRequest():
-            part = keys_pb2.KeyWrite.Put(value=request.value)
-            return [keys_pb2.KeyWrite(key=request.key, put=part)]
-        case keys_pb2.AddToKeyRequest():
-            added = keys_pb2.KeyWrite.Add(amount=request.amount)
-            return [keys_pb2.KeyWrite(key=request.key, add=added)]
-        case keys_pb2.CompareAndSetKeyRequest():
-            swap = keys_pb2.KeyWrite.CompareAndSet(expected=request.expected, value=request.value)
-            return [keys_pb2.KeyWrite(key=request.key, compare_and_set=swap)]
-        case _:
-            one = keys_pb2.KeyWrite(key=request.key)
-            one.delete.SetInParent()
-            if request.HasField("expected"):
-                one.delete.expected.CopyFrom(request.expected)
-            return [one]
-
-
 def _decide(
     one: keys_pb2.KeyWrite, held: Held | None, revision: int
 ) -> tuple[Result, Held | None] | str:
@@ -202,9 +178,9 @@ def _decide(
         return Result(revision), _next(held, one.put.value, revision)
     if kind == "compare_and_set":
         if not _holds(one.compare_and_set.expected, held):
-            return Result(held=held, is_compared=True), held
+            return Result(held=held), held
         after = _next(held, one.compare_and_set.value, revision)
-        return Result(revision, held=after, is_compared=True), after
+        return Result(revision, held=after), after
     is_wanted = not one.delete.HasField("expected") or _holds(one.delete.expected, held)
     if held is None or not is_wanted:
         return Result(held=held), held
@@ -228,33 +204,21 @@ def _holds(condition: keys_pb2.KeyCondition, held: Held | None) -> bool:
     return condition.mod_revision == (0 if held is None else held.modified)
 
 
-def answer_of(method: Method, request: Any, outcome: Outcome) -> Any:
+def answer_of(request: keys_pb2.WriteKeysRequest, outcome: Outcome) -> keys_pb2.WriteKeysResponse:
     """Return the answer that a request must get, but for the coordinator's part of its header."""
-    answer = RESPONSES[method](header=keys_pb2.KeyValueHeader(revision=outcome.revision))
-    first = outcome.results[0]
-    match method:
-        case Method.ADD:
-            answer.sum = first.sum
-        case Method.SWAP:
-            answer.was_set = first.revision > 0
-        case Method.DELETE:
-            answer.was_deleted = first.revision > 0
-        case Method.WRITE:
-            for one, result in zip(request.writes, outcome.results, strict=True):
-                answer.results.append(_written(one.key, result))
-            return answer
-    if first.held is not None:
-        answer.kv.CopyFrom(first.held.message(request.key))
-    return answer
+    results = zip(request.writes, outcome.results, strict=True)
+    return keys_pb2.WriteKeysResponse(
+        header=keys_pb2.KeyValueHeader(revision=outcome.revision),
+        results=[_written(one.key, result) for one, result in results],
+    )
 
 
 def _written(key: str, result: Result) -> keys_pb2.KeyWritten:
-    is_changed = result.revision > 0
     return keys_pb2.KeyWritten(
-        was_changed=is_changed,
+        was_changed=result.revision > 0,
         revision=result.revision,
         sum=result.sum,
-        kv=None if is_changed or result.held is None else result.held.message(key),
+        kv=None if result.held is None else result.held.message(key),
     )
 
 

@@ -26,19 +26,10 @@ RUN_SHARE = 0.5
 class Method(Enum):
     """A method of KeyValueService."""
 
-    PUT = "PutKey"
-    ADD = "AddToKey"
-    SWAP = "CompareAndSetKey"
-    DELETE = "DeleteKey"
     WRITE = "WriteKeys"
     GET = "GetKeys"
     LIST = "ListKeys"
     WATCH = "WatchKeys"
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes keys."""
-        return self not in (Method.GET, Method.LIST, Method.WATCH)
 
 
 REQUESTS: dict[Method, Any] = {
@@ -47,9 +38,10 @@ REQUESTS: dict[Method, Any] = {
 RESPONSES: dict[Method, Any] = {
     method: getattr(keys_pb2, f"{method.value}Response") for method in Method
 }
-_OFTEN = (Method.ADD, Method.ADD, Method.ADD, Method.PUT, Method.SWAP, Method.GET, Method.GET)
-METHODS = (*_OFTEN, Method.DELETE, Method.WRITE, Method.LIST)
-"""What workers call, as often as it is here."""
+KINDS = ("put", "add", "compare_and_set", "delete", "append")
+_OFTEN = ("add", "add", "add", "put", "compare_and_set", Method.GET, Method.GET)
+CALLS = (*_OFTEN, "delete", Method.WRITE, Method.LIST)
+"""What workers call, as often as it is here. A kind is a WriteKeys with one change of it."""
 WAIT_MS = (200, 2_000, 20_000)
 """How long a read waits for keys."""
 
@@ -65,7 +57,8 @@ class Op:
 
 def draw_op(rng: Random, job_id: str, seen: dict[str, keys_pb2.KeyValue]) -> Op:
     """Return what a worker does next; `seen` are the keys as it has seen them last."""
-    method = rng.choice(METHODS)
+    chosen = rng.choice(CALLS)
+    method = chosen if isinstance(chosen, Method) else Method.WRITE
     scope = scope_pb2.SCOPE_RUN if rng.random() < RUN_SHARE else scope_pb2.SCOPE_ROUND
     request = REQUESTS[method](job_id=job_id, scope=scope)
     match method:
@@ -77,39 +70,25 @@ def draw_op(rng: Random, job_id: str, seen: dict[str, keys_pb2.KeyValue]) -> Op:
         case Method.LIST:
             request.prefix, request.page_size = rng.choice(PREFIXES), rng.choice((0, 1, 2))
             request.keys_only = rng.random() < 0.3
-        case Method.WRITE:
-            for _ in range(rng.randint(1, 3)):
-                request.writes.append(_draw_write(rng, seen))
+        case _ if isinstance(chosen, str):
+            request.writes.append(_draw_write(rng, seen, chosen))
         case _:
-            one = _draw_write(rng, seen, method)
-            part = getattr(one, one.WhichOneof("write") or "")
-            request.key = one.key
-            for field, value in part.ListFields():
-                _set(request, field.name, value)
+            for _ in range(rng.randint(1, 3)):
+                request.writes.append(_draw_write(rng, seen, rng.choice(KINDS)))
     return Op(method, request)
 
 
-def _set(request: Any, name: str, value: Any) -> None:
-    if name == "expected":
-        request.expected.CopyFrom(value)
-    else:
-        setattr(request, name, value)
-
-
-def _draw_write(
-    rng: Random, seen: dict[str, keys_pb2.KeyValue], method: Method | None = None
-) -> keys_pb2.KeyWrite:
-    method = method or rng.choice((Method.PUT, Method.ADD, Method.SWAP, Method.DELETE, None))
-    key = rng.choice(NUMBERS if method is Method.ADD and rng.random() < 0.9 else NUMBERS + TEXTS)
+def _draw_write(rng: Random, seen: dict[str, keys_pb2.KeyValue], kind: str) -> keys_pb2.KeyWrite:
+    key = rng.choice(NUMBERS if kind == "add" and rng.random() < 0.9 else NUMBERS + TEXTS)
     one = keys_pb2.KeyWrite(key=key)
-    match method:
-        case Method.PUT:
+    match kind:
+        case "put":
             one.put.value = b"%d" % rng.randint(0, 9) if key in NUMBERS else rng.choice(VALUES)
-        case None:  # WriteKeys alone has it
+        case "append":
             one.append.value = rng.choice(APPENDED)
-        case Method.ADD:
+        case "add":
             one.add.amount = rng.choice(AMOUNTS)
-        case Method.SWAP:
+        case "compare_and_set":
             one.compare_and_set.value = b"%d" % rng.randint(0, 9)
             one.compare_and_set.expected.CopyFrom(_draw_condition(rng, seen.get(key)))
         case _:

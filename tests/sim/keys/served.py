@@ -98,7 +98,7 @@ class KeyCalls:
     def _submit(self, call: Call, request: Any, claim: inputs.Claim, left_s: float) -> None:
         server = self._server
         clock_ms = max(server.world.unix_ms(), server.state.epoch)
-        if call.method.changes:
+        if call.method is Method.WRITE:
             writes = convert.to_writes(request, claim, clock_ms)
             self._writes[id(writes)] = writes, call
             server.submit_call(writes, server.world.keys.draw(TURN_MS_MAX))
@@ -159,18 +159,8 @@ class KeyCalls:
 
     def _written(self, call: Call, answer: Answer) -> Any:
         """Return the answer to a request that changes keys, as the service does."""
-        source, request = self._server.outboxes, call.request
-        match call.method:
-            case Method.PUT:
-                return views.put_message(answer, source)
-            case Method.ADD:
-                return views.add_message(answer, source)
-            case Method.SWAP:
-                return views.swapped_message(answer, source, request.key)
-            case Method.DELETE:
-                return views.deleted_message(answer, source, request.key)
-            case _:
-                return views.written_message(answer, source, [one.key for one in request.writes])
+        keys = [one.key for one in call.request.writes]
+        return views.written_message(answer, self._server.outboxes, keys)
 
     def _read(self, call: Call, read: convert.Get | convert.Page) -> None:
         state, now_ms = self._server.state, self._server.now_ms()
@@ -257,7 +247,7 @@ class KeyCalls:
 
     def _refuse(self, call: Call, refusal: Refusal) -> None:
         self._server.world.note("key call refused", refusal.kind.value)
-        if not call.method.changes:  # the coverage counts what the core refuses
+        if call.method is not Method.WRITE:  # the coverage counts what the core refuses
             self._server.world.coverage.counts["refusal", refusal.kind.value] += 1
         self._send(call, refusal_status(refusal))
 

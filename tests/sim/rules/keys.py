@@ -185,7 +185,7 @@ class KeysHold(Checker):
 
     def answering(self, server: Server, call: Call, answer: Any) -> None:
         """The coordinator answers a call."""
-        if call.method.changes:
+        if call.method is Method.WRITE:
             return
         job_id = JobId(call.request.job_id)
         current = self._running.get((server.life, job_id))
@@ -230,13 +230,13 @@ class KeysHold(Checker):
 
     def called(self, call: Call) -> None:
         """A worker calls."""
-        if call.method.changes:
+        if call.method is Method.WRITE:
             self._sent[call.request.request_id] = call
 
     def answered(self, call: Call, answer: Any) -> None:
         """A worker has got an answer."""
         place = (call.life, JobId(call.request.job_id))
-        if call.method.changes:
+        if call.method is Method.WRITE:
             self._check_answer(place, call, answer)
         else:
             floor = call.floors.get(call.life, 0)
@@ -249,7 +249,7 @@ class KeysHold(Checker):
         if store is None:
             return  # its run is over meanwhile
         outcomes = store.outcomes[call.request.request_id]
-        wanted = [answer_of(call.method, call.request, outcome) for outcome in outcomes]
+        wanted = [answer_of(call.request, outcome) for outcome in outcomes]
         is_durable = self.world.disk.is_durable or self.world.fleet is not None
         for one in wanted:
             one.header.epoch, one.header.durable = answer.header.epoch, is_durable

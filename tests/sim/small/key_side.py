@@ -19,7 +19,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.convert import keys as convert
 from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.server.rpc.keys.reading import Cursor
-from rallypoint.server.rpc.keys.views import add_message
+from rallypoint.server.rpc.keys.views import written_message
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
@@ -70,11 +70,11 @@ class KeySide(MeetingSide):
         script, header = worker.script, worker.order.header
         is_again = script.first_epoch > 0
         known = keys_pb2.KeyValueHeader(epoch=script.first_epoch, revision=script.first_revision)
-        request = keys_pb2.AddToKeyRequest(
+        add = keys_pb2.KeyWrite(key=KEY, add=keys_pb2.KeyWrite.Add(amount=1))
+        request = keys_pb2.WriteKeysRequest(
             job_id=JOB_ID,
             scope=scope_pb2.SCOPE_RUN,
-            key=KEY,
-            amount=1,
+            writes=[add],
             request_id=f"r{worker.pid}.{script.met}",
             known=known if is_again else None,
         )
@@ -85,7 +85,7 @@ class KeySide(MeetingSide):
         self._put_script(number, worker.pid, script)
         data, token = request.SerializeToString(), worker.order.worker_token
         self.calls.append(Call(number, worker.pid, data, token, self.now_ms + CALL_MS))
-        self.ghosts.hear("called", self._said(worker, Method.ADD, data))
+        self.ghosts.hear("called", self._said(worker, Method.WRITE, data))
 
     def _said(self, worker: Worker, method: Method, data: bytes, life: int = 0) -> Said:
         header = worker.order.header
@@ -95,8 +95,8 @@ class KeySide(MeetingSide):
         if call.size:
             return super()._read_answer(worker, call)
         assert call.answer is not None
-        answer = keys_pb2.AddToKeyResponse.FromString(call.answer)
-        said = self._said(worker, Method.ADD, call.request, call.life)
+        answer = keys_pb2.WriteKeysResponse.FromString(call.answer)
+        said = self._said(worker, Method.WRITE, call.request, call.life)
         self.ghosts.hear("answered", said, answer)
         return answer.header.epoch, answer.header.revision
 
@@ -157,7 +157,7 @@ class KeySide(MeetingSide):
             super()._take_call(place)
             return
         assert self.coordinator is not None
-        life, request = self.coordinator.life, keys_pb2.AddToKeyRequest.FromString(call.request)
+        life, request = self.coordinator.life, keys_pb2.WriteKeysRequest.FromString(call.request)
         claim = tokens_of(life).claim(JOB_ID, ((WORKER_TOKEN_KEY, call.token),))
         self._answered = None
         refusal = self._step(convert.to_writes(request, claim, CLOCK_MS))
@@ -165,7 +165,7 @@ class KeySide(MeetingSide):
             self._refuse_call(place, refusal)
             return
         assert self._answered is not None
-        answer = add_message(self._answered.answer, self.coordinator.state)
+        answer = written_message(self._answered.answer, self.coordinator.state, [KEY])
         self.calls[place] = call._replace(life=life)
         self._answer_call(place, answer.SerializeToString(), is_status=False)
 

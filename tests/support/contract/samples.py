@@ -313,12 +313,7 @@ def requests(node_name: str) -> dict[str, Message]:
 def key_requests() -> dict[str, Message]:
     """Return every request of workers about keys, by the name of its RPC."""
     ours: dict[str, Any] = {"job_id": JOB, "scope": scope_pb2.SCOPE_RUN}
-    change: dict[str, Any] = {
-        **ours,
-        "key": "shard/3",
-        "request_id": "r1",
-        "known": keys_pb2.KeyValueHeader(epoch=EPOCH_MS, revision=1),
-    }
+    known = keys_pb2.KeyValueHeader(epoch=EPOCH_MS, revision=1)
     expected = keys_pb2.KeyCondition(value=b"free")
     writes = [
         keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1")),
@@ -332,15 +327,7 @@ def key_requests() -> dict[str, Message]:
     ]
     return {
         "GetKeys": keys_pb2.GetKeysRequest(**ours, keys=["a", "b"], timeout=SECOND),
-        "PutKey": keys_pb2.PutKeyRequest(**change, value=b"rank 2"),
-        "AddToKey": keys_pb2.AddToKeyRequest(**(change | {"key": "steps"}), amount=5),
-        "CompareAndSetKey": keys_pb2.CompareAndSetKeyRequest(
-            **change, expected=expected, value=b"rank 2"
-        ),
-        "DeleteKey": keys_pb2.DeleteKeyRequest(**change, expected=expected),
-        "WriteKeys": keys_pb2.WriteKeysRequest(
-            **ours, writes=writes, request_id="r2", known=change["known"]
-        ),
+        "WriteKeys": keys_pb2.WriteKeysRequest(**ours, writes=writes, request_id="r2", known=known),
         "ListKeys": keys_pb2.ListKeysRequest(
             **ours, prefix="a", page_size=2, page_token="a", keys_only=True
         ),

@@ -40,8 +40,14 @@ class Worker(Struct):
 
     async def put(self, key: str, value: bytes = b"", **fields: Any) -> int:
         """Set a key; return the revision."""
-        answer = await self.call("PutKey", key=key, value=value, **fields)
+        answer = await self.call("WriteKeys", writes=[change(key, put={"value": value})], **fields)
         return int(answer.header.revision)
+
+    async def write(self, key: str, **kind: Any) -> keys_pb2.KeyWritten:
+        """Change a key; return what became of it."""
+        answer: keys_pb2.WriteKeysResponse
+        answer = await self.call("WriteKeys", writes=[change(key, **kind)])
+        return answer.results[0]
 
     async def fail(self) -> None:
         """Let a worker of the round fail; return when the coordinator knows it."""
@@ -53,6 +59,11 @@ class Worker(Struct):
     async def get(self, *keys: str, **fields: Any) -> dict[str, bytes]:
         answer = await self.call("GetKeys", keys=keys, **fields)
         return {kv.key: kv.value for kv in answer.kvs}
+
+
+def change(key: str, **kind: Any) -> keys_pb2.KeyWrite:
+    """Return a change of a key, such as `change("n", add={"amount": 1})`."""
+    return keys_pb2.KeyWrite(key=key, **kind)
 
 
 @asynccontextmanager

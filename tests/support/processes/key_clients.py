@@ -19,6 +19,7 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.v1 import scope_pb2
 from rallypoint.wire.channel import client_options
+from support.core.key_calls import change
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 
@@ -43,8 +44,8 @@ class Change:
 class Op:
     """A change, or several in one step, that a writer makes."""
 
-    method: str
-    fields: dict[str, Any]
+    kind: str
+    writes: list[keys_pb2.KeyWrite]
     changes: tuple[Change, ...]
     """What watchers must see. The value of the counter is left out: it depends on the others."""
 
@@ -242,7 +243,7 @@ class Writer(Caller):
         self.unknown: list[Op] = []
         """Their fate is unknown: a coordinator has lost its memory since the first attempt."""
         self.replayed: Counter[str] = Counter()
-        """How often an answer was lost, and another attempt got it, by method."""
+        """How often an answer was lost, and another attempt got it, by kind."""
         self.lives: Counter[Life] = Counter()
         """How many were answered in each life."""
         self.pending: Op | None = None
@@ -264,23 +265,20 @@ class Writer(Caller):
         while not self.stopping.is_set():
             number += 1
             for op in self._ops(number):
-                self._make(op, f"{self.prefix}{number}-{op.method}")
+                self._make(op, f"{self.prefix}{number}-{op.kind}")
 
     def _ops(self, number: int) -> list[Op]:
         """Return one change of each kind. The last two do not succeed if they are made twice."""
         own, claim, value = f"{self.prefix}own", f"{self.prefix}claim{number}", b"%d" % number
-        writes = [
-            keys_pb2.KeyWrite(key=own, put=keys_pb2.KeyWrite.Put(value=value + b"-both")),
-            keys_pb2.KeyWrite(key=COUNTER, add=keys_pb2.KeyWrite.Add(amount=1)),
-        ]
+        add, put = change(COUNTER, add={"amount": 1}), change(own, put={"value": value + b"-both"})
         added, both = Change(COUNTER, None), Change(own, value + b"-both")
-        swap = {"key": claim, "expected": keys_pb2.KeyCondition(mod_revision=0), "value": value}
+        swap = {"expected": {"mod_revision": 0}, "value": value}
         return [
-            Op("AddToKey", {"key": COUNTER, "amount": 1}, (added,)),
-            Op("PutKey", {"key": own, "value": value}, (Change(own, value),)),
-            Op("WriteKeys", {"writes": writes}, (both, added)),
-            Op("CompareAndSetKey", swap, (Change(claim, value),)),
-            Op("DeleteKey", {"key": claim}, (Change(claim, None),)),
+            Op("add", [add], (added,)),
+            Op("put", [change(own, put={"value": value})], (Change(own, value),)),
+            Op("both", [put, add], (both, added)),
+            Op("swap", [change(claim, compare_and_set=swap)], (Change(claim, value),)),
+            Op("delete", [change(claim, delete={})], (Change(claim, None),)),
         ]
 
     def _make(self, op: Op, request_id: str) -> None:
@@ -289,7 +287,7 @@ class Writer(Caller):
         again: dict[str, Any] = {}
         while True:
             try:
-                answer = self.call(op.method, request_id=request_id, **op.fields, **again)
+                answer = self.call("WriteKeys", request_id=request_id, writes=op.writes, **again)
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.DATA_LOSS:
                     self._give_up(op)
@@ -314,18 +312,17 @@ class Writer(Caller):
         life, revision, changes = answer.header.epoch, answer.header.revision, op.changes
         self._known = answer.header
         if before[0] == life and before[1] >= revision:
-            self.replayed[op.method] += 1
-        match op.method:
-            case "AddToKey":
-                changes = (Change(COUNTER, b"%d" % answer.sum),)
-            case "WriteKeys":
-                changes = (op.changes[0], Change(COUNTER, b"%d" % answer.results[1].sum))
-            case "CompareAndSetKey":
-                assert answer.was_set, "a swap was made twice"
+            self.replayed[op.kind] += 1
+        result = answer.results[-1]
+        match op.kind:
+            case "add" | "both":
+                changes = (*changes[:-1], Change(COUNTER, b"%d" % result.sum))
+            case "swap":
+                assert result.was_changed, "a swap was made twice"
                 self._claim_life = life
-            case "DeleteKey":
-                assert answer.was_deleted or self._claim_life != life, "deleted twice"
-                changes = changes if answer.was_deleted else ()
+            case "delete":
+                assert result.was_changed or self._claim_life != life, "deleted twice"
+                changes = changes if result.was_changed else ()
         with self.changed:
             self.acknowledged.append(Acknowledged(life, revision, changes))
             self.lives[life] += 1

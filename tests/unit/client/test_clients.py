@@ -25,6 +25,7 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.errors import pack_status
 from rallypoint.wire.limits import SERVICES
 from support.clients.scripted import BROKEN, LIMIT_S, calling
+from support.core.key_calls import change
 
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
@@ -61,16 +62,6 @@ ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
     ("arrive", ("j", "b", RANK), {"timeout_s": 9}, "Arrive", barrier_pb2.ArriveResponse()),
     ("get_keys", ("j", ["k"]), {}, "GetKeys", keys_pb2.GetKeysResponse(header=HEADER)),
-    ("put_key", ("j", "k", b"v"), {}, "PutKey", keys_pb2.PutKeyResponse(header=HEADER)),
-    ("add_to_key", ("j", "k", -3), {}, "AddToKey", keys_pb2.AddToKeyResponse(sum=4)),
-    (
-        "compare_and_set_key",
-        ("j", "k", b"v"),
-        {"expected": keys_pb2.KeyCondition(mod_revision=0)},
-        "CompareAndSetKey",
-        keys_pb2.CompareAndSetKeyResponse(was_set=True),
-    ),
-    ("delete_key", ("j", "k"), {}, "DeleteKey", keys_pb2.DeleteKeyResponse(was_deleted=True)),
     (
         "write_keys",
         ("j", [keys_pb2.KeyWrite(key="k", delete=keys_pb2.KeyWrite.Delete())]),
@@ -190,15 +181,51 @@ async def test_call_is_repeated_until_it_is_answered(
     assert [sent[0]] * 3 == sent
 
 
+def written(
+    result: keys_pb2.KeyWritten, header: keys_pb2.KeyValueHeader = HEADER
+) -> keys_pb2.WriteKeysResponse:
+    return keys_pb2.WriteKeysResponse(header=header, results=[result])
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("name", "args", "fields", "write"),
+    [
+        ("put_key", (b"v",), {}, change("k", put={"value": b"v"})),
+        ("add_to_key", (-3,), {}, change("k", add={"amount": -3})),
+        (
+            "compare_and_set_key",
+            (b"v",),
+            {"expected": keys_pb2.KeyCondition(mod_revision=0)},
+            change("k", compare_and_set={"expected": {"mod_revision": 0}, "value": b"v"}),
+        ),
+        ("delete_key", (), {}, change("k", delete={})),
+    ],
+    ids=["put", "add", "compare and set", "delete"],
+)
+async def test_change_of_one_key_is_one_write(
+    form: str, name: str, args: tuple[Any, ...], fields: dict[str, Any], write: keys_pb2.KeyWrite
+) -> None:
+    """It returns the result of that write."""
+    result = keys_pb2.KeyWritten(was_changed=True, revision=4, sum=1)
+    async with calling(form) as at:
+        at.script.answers["WriteKeys"] = [BROKEN, written(result)]
+        assert result == await at.call(name, "j", "k", *args, **fields)
+        first, second = at.script.requests["WriteKeys"]
+
+    assert [write] == list(first.writes) == list(second.writes)
+    assert first.request_id == second.request_id != ""
+
+
 @FORMS
 async def test_change_says_from_the_second_attempt_what_was_known(form: str) -> None:
     """The header of an earlier answer, whatever call it was to."""
     async with calling(form) as at:
         at.script.answers["GetKeys"] = [keys_pb2.GetKeysResponse(header=HEADER)]
-        at.script.answers["AddToKey"] = [BROKEN, keys_pb2.AddToKeyResponse(header=HEADER)]
+        at.script.answers["WriteKeys"] = [BROKEN, written(keys_pb2.KeyWritten())]
         await at.call("get_keys", "j", ["k"])
         await at.call("add_to_key", "j", "k", 1, scope=Scope.RUN)
-        first, second = at.script.requests["AddToKey"]
+        first, second = at.script.requests["WriteKeys"]
 
     assert (False, True) == (first.HasField("known"), second.HasField("known"))
     assert (HEADER, scope_pb2.SCOPE_RUN) == (second.known, second.scope)
@@ -214,7 +241,7 @@ async def test_health_check_precedes_no_change_that_is_exact(
     checks = list[int]()
     async with calling("sync") as at:
         for header in (durable, durable, other, other):
-            at.script.answers["PutKey"] = [keys_pb2.PutKeyResponse(header=header)]
+            at.script.answers["WriteKeys"] = [written(keys_pb2.KeyWritten(), header)]
             before = at.script.checks
             await at.call("put_key", "j", "k", b"", scope=Scope.RUN)
             checks.append(at.script.checks - before)

@@ -41,13 +41,13 @@ class AlwaysLate:
         kvs = [keys_pb2.KeyValue(key=k, value=self.value, mod_revision=self.revision) for k in keys]
         return keys_pb2.GetKeysResponse(kvs=kvs)
 
-    def compare_and_set_key(self, *_: Any, **__: Any) -> keys_pb2.CompareAndSetKeyResponse:
+    def compare_and_set_key(self, *_: Any, **__: Any) -> keys_pb2.KeyWritten:
         self._count()
-        return keys_pb2.CompareAndSetKeyResponse(was_set=False)
+        return keys_pb2.KeyWritten()
 
-    def delete_key(self, *_: Any, **__: Any) -> keys_pb2.DeleteKeyResponse:
+    def delete_key(self, *_: Any, **__: Any) -> keys_pb2.KeyWritten:
         self._count()
-        return keys_pb2.DeleteKeyResponse(was_deleted=False)
+        return keys_pb2.KeyWritten()
 
     def write_keys(self, job_id: str, writes: Any, **_: Any) -> keys_pb2.WriteKeysResponse:
         self._count()

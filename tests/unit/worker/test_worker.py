@@ -139,12 +139,16 @@ async def test_keys(at: Caller) -> None:
     kv = keys_pb2.KeyValue(key="k", value=b"v")
     answers = at.script.answers
     answers["GetKeys"] = [keys_pb2.GetKeysResponse(kvs=[kv]), keys_pb2.GetKeysResponse()]
-    answers["PutKey"] = [keys_pb2.PutKeyResponse(header=HEADER)]
-    answers["AddToKey"] = [keys_pb2.AddToKeyResponse(sum=12)]
-    answers["CompareAndSetKey"] = [
-        keys_pb2.CompareAndSetKeyResponse(was_set=was_set) for was_set in (True, False)
+    answers["WriteKeys"] = [
+        keys_pb2.WriteKeysResponse(results=[result])
+        for result in (
+            keys_pb2.KeyWritten(was_changed=True, revision=4),
+            keys_pb2.KeyWritten(was_changed=True, revision=5, sum=12),
+            keys_pb2.KeyWritten(was_changed=True, revision=6),
+            keys_pb2.KeyWritten(),
+            keys_pb2.KeyWritten(was_changed=True, revision=7),
+        )
     ]
-    answers["DeleteKey"] = [keys_pb2.DeleteKeyResponse(was_deleted=True)]
     answers["ListKeys"] = [keys_pb2.ListKeysResponse(kvs=[kv])]
 
     assert (b"v", None) == (worker.kv.get("k", wait_s=1), worker.kv.get("k"))
@@ -153,21 +157,25 @@ async def test_keys(at: Caller) -> None:
     assert not worker.kv.compare_and_set("k", b"v", expected=b"w", scope=worker.Scope.RUN)
     assert worker.kv.delete("k")
     assert [("k", b"v")] == list(worker.kv.list())
-    first, second = (one.expected for one in at.script.requests["CompareAndSetKey"])
+    writes = [one.writes[0] for one in at.script.requests["WriteKeys"]]
+    kinds = ["put", "add", "compare_and_set", "compare_and_set", "delete"]
+    assert kinds == [one.WhichOneof("write") for one in writes]
+    first, second = (one.compare_and_set.expected for one in writes[2:4])
     assert ("mod_revision", b"w") == (first.WhichOneof("condition"), second.value)
     assert [True, False] == [one.HasField("timeout") for one in at.script.requests["GetKeys"]]
 
 
 async def test_threads_share_one_session(at: Caller) -> None:
     """The first calls may come at once."""
-    at.script.answers["AddToKey"] = [keys_pb2.AddToKeyResponse(sum=1)] * 8
+    added = keys_pb2.WriteKeysResponse(results=[keys_pb2.KeyWritten(sum=1)])
+    at.script.answers["WriteKeys"] = [added] * 8
     threads = [threading.Thread(target=worker.kv.add, args=("k",)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT_S)
 
-    assert 8 == len(at.script.requests["AddToKey"])
+    assert 8 == len(at.script.requests["WriteKeys"])
     assert 1 == len(sessions._sessions)
 
 

@@ -121,4 +121,4 @@ class RoundStore:
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it existed."""
-        return self._connect().delete_key(self._job_id, _PREFIX + key).was_deleted
+        return self._connect().delete_key(self._job_id, _PREFIX + key).was_changed

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rallypoint.client.attempts import READ_S_MAX, Call, Method, Request, Response
+from rallypoint.client.attempts import READ_S_MAX, Call, Method
 from rallypoint.client.calls.lists import Following, Listing
 from rallypoint.client.known import Known
 from rallypoint.client.values import Scope
@@ -14,17 +14,10 @@ from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 _SERVICE = "/rallypoint.v1.KeyValueService/"
 GET_KEYS = Method(f"{_SERVICE}GetKeys", keys_pb2.GetKeysRequest, keys_pb2.GetKeysResponse)
-PUT_KEY = Method(f"{_SERVICE}PutKey", keys_pb2.PutKeyRequest, keys_pb2.PutKeyResponse)
-ADD_TO_KEY = Method(f"{_SERVICE}AddToKey", keys_pb2.AddToKeyRequest, keys_pb2.AddToKeyResponse)
-COMPARE_AND_SET_KEY = Method(
-    f"{_SERVICE}CompareAndSetKey",
-    keys_pb2.CompareAndSetKeyRequest,
-    keys_pb2.CompareAndSetKeyResponse,
-)
-DELETE_KEY = Method(f"{_SERVICE}DeleteKey", keys_pb2.DeleteKeyRequest, keys_pb2.DeleteKeyResponse)
 WRITE_KEYS = Method(f"{_SERVICE}WriteKeys", keys_pb2.WriteKeysRequest, keys_pb2.WriteKeysResponse)
 LIST_KEYS = Method(f"{_SERVICE}ListKeys", keys_pb2.ListKeysRequest, keys_pb2.ListKeysResponse)
 WATCH_KEYS = Method(f"{_SERVICE}WatchKeys", keys_pb2.WatchKeysRequest, keys_pb2.WatchKeysResponse)
+Writing = Call[keys_pb2.WriteKeysRequest, keys_pb2.WriteKeysResponse]
 
 
 def get_keys(
@@ -38,20 +31,16 @@ def get_keys(
     return Call(GET_KEYS, request, attempt_s=READ_S_MAX, learn=learn)
 
 
-def put_key(
-    known: Known, job_id: str, key: str, value: bytes, scope: Scope
-) -> Call[keys_pb2.PutKeyRequest, keys_pb2.PutKeyResponse]:
+def put_key(known: Known, job_id: str, key: str, value: bytes, scope: Scope) -> Writing:
     """Set a key."""
-    request = keys_pb2.PutKeyRequest(job_id=job_id, scope=_number(scope), key=key, value=value)
-    return _change(PUT_KEY, request, known)
+    write = keys_pb2.KeyWrite(key=key, put=keys_pb2.KeyWrite.Put(value=value))
+    return write_keys(known, job_id, [write], scope)
 
 
-def add_to_key(
-    known: Known, job_id: str, key: str, amount: int, scope: Scope
-) -> Call[keys_pb2.AddToKeyRequest, keys_pb2.AddToKeyResponse]:
+def add_to_key(known: Known, job_id: str, key: str, amount: int, scope: Scope) -> Writing:
     """Add to the number that a key holds."""
-    request = keys_pb2.AddToKeyRequest(job_id=job_id, scope=_number(scope), key=key, amount=amount)
-    return _change(ADD_TO_KEY, request, known)
+    write = keys_pb2.KeyWrite(key=key, add=keys_pb2.KeyWrite.Add(amount=amount))
+    return write_keys(known, job_id, [write], scope)
 
 
 def compare_and_set_key(
@@ -61,12 +50,11 @@ def compare_and_set_key(
     value: bytes,
     expected: keys_pb2.KeyCondition,
     scope: Scope,
-) -> Call[keys_pb2.CompareAndSetKeyRequest, keys_pb2.CompareAndSetKeyResponse]:
+) -> Writing:
     """Set a key if it is as expected."""
-    request = keys_pb2.CompareAndSetKeyRequest(
-        job_id=job_id, scope=_number(scope), key=key, expected=expected, value=value
-    )
-    return _change(COMPARE_AND_SET_KEY, request, known)
+    change = keys_pb2.KeyWrite.CompareAndSet(expected=expected, value=value)
+    write = keys_pb2.KeyWrite(key=key, compare_and_set=change)
+    return write_keys(known, job_id, [write], scope)
 
 
 def delete_key(
@@ -75,20 +63,27 @@ def delete_key(
     key: str,
     expected: keys_pb2.KeyCondition | None,
     scope: Scope,
-) -> Call[keys_pb2.DeleteKeyRequest, keys_pb2.DeleteKeyResponse]:
+) -> Writing:
     """Delete a key, if it is as expected."""
-    request = keys_pb2.DeleteKeyRequest(
-        job_id=job_id, scope=_number(scope), key=key, expected=expected
-    )
-    return _change(DELETE_KEY, request, known)
+    write = keys_pb2.KeyWrite(key=key, delete=keys_pb2.KeyWrite.Delete(expected=expected))
+    return write_keys(known, job_id, [write], scope)
 
 
 def write_keys(
     known: Known, job_id: str, writes: Iterable[keys_pb2.KeyWrite], scope: Scope
-) -> Call[keys_pb2.WriteKeysRequest, keys_pb2.WriteKeysResponse]:
-    """Make several changes, all or none."""
-    request = keys_pb2.WriteKeysRequest(job_id=job_id, scope=_number(scope), writes=writes)
-    return _change(WRITE_KEYS, request, known)
+) -> Writing:
+    """Make changes, all or none. They count once, however often the request is sent."""
+    request = keys_pb2.WriteKeysRequest(
+        job_id=job_id, scope=_number(scope), writes=writes, request_id=secrets.token_hex(16)
+    )
+    before = known.header(job_id)
+
+    def mark() -> None:
+        request.known.CopyFrom(before)
+
+    is_exact = known.is_durable and known.is_recent(job_id)
+    learn = _learner(known, job_id)
+    return Call(WRITE_KEYS, request, mark=mark, is_exact=is_exact, learn=learn)
 
 
 def list_keys(
@@ -130,23 +125,6 @@ def watch_keys(
     if after is not None:
         continue_after(after)
     return Following(WATCH_KEYS, request, take)
-
-
-def _change(
-    method: Method[Request, Response], request: Request, known: Known
-) -> Call[Request, Response]:
-    """Return the call of a request that changes keys and counts once, however often it is sent."""
-    change: Any = request  # the protocol of all of them
-    change.request_id = secrets.token_hex(16)
-    job_id: str = change.job_id
-    before = known.header(job_id)
-
-    def mark() -> None:
-        change.known.CopyFrom(before)
-
-    is_exact = known.is_durable and known.is_recent(job_id)
-    learn = _learner(known, job_id)
-    return Call(method, request, mark=mark, is_exact=is_exact, learn=learn)
 
 
 def _learner(known: Known, job_id: str) -> Callable[[Any], None]:

@@ -234,9 +234,9 @@ class Space(Reading):
         answer = self._connection.client.compare_and_set_key(
             self._job_id, name, held, expected=expected, scope=self._scope, timeout_s=limit_s
         )
-        if answer.was_set and kv is not None:
+        if answer.was_changed and kv is not None:
             self._drop_parts(kv.value, limit_s)
-        return answer.was_set
+        return answer.was_changed
 
     def _swap(self, name: str, value: bytes, kv: keys_pb2.KeyValue | None, limit_s: float) -> bool:
         """Set the value of a key if the key is as it was; return whether it was."""
@@ -251,9 +251,9 @@ class Space(Reading):
         answer = self._connection.client.delete_key(
             self._job_id, kv.key, expected=expected, scope=self._scope, timeout_s=limit_s
         )
-        if answer.was_deleted:
+        if answer.was_changed:
             self._drop_parts(kv.value, limit_s)
-        return answer.was_deleted
+        return answer.was_changed
 
     def _hold(self, value: bytes, limit_s: float) -> bytes:
         """Return what a key holds for a value, after its parts are written."""

@@ -42,12 +42,17 @@ from support.access.protected import (
     bearer,
     protected_site,
 )
+from support.core.key_calls import change
 from support.core.served import AT_ONCE, LIMIT_S, Agent, hello_of, served
 
 EVERY = "a-token-with-every-role"
 ASK = coordinator_pb2.GetCoordinatorRequest()
 NO_ONE = grpc.StatusCode.UNAUTHENTICATED
 Metadata = tuple[tuple[str, str], ...]
+
+
+def put_of(key: str) -> keys_pb2.WriteKeysRequest:
+    return keys_pb2.WriteKeysRequest(job_id="job", writes=[change(key, put={})], request_id="r")
 
 
 @pytest.fixture
@@ -291,8 +296,8 @@ async def test_forged_token_of_a_worker_is_refused(tmp_path: Path, lines: list[A
                 jobs_pb2.GetJobRequest(job_id="job"), timeout=LIMIT_S, metadata=forged
             )
         with pytest.raises(grpc.aio.AioRpcError) as written:
-            await keys_grpc.KeyValueServiceStub(channel).PutKey(
-                keys_pb2.PutKeyRequest(job_id="job", key="k", request_id="r"),
+            await keys_grpc.KeyValueServiceStub(channel).WriteKeys(
+                put_of("k"),
                 timeout=LIMIT_S,
                 metadata=forged,
             )
@@ -312,8 +317,8 @@ async def test_forged_name_of_a_worker_is_not_logged(tmp_path: Path, lines: list
         stub = keys_grpc.KeyValueServiceStub(channel)
         for metadata in (forged, (*bearer(VIEWER), *forged)):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await stub.PutKey(
-                    keys_pb2.PutKeyRequest(job_id="job", key="k", request_id="r"),
+                await stub.WriteKeys(
+                    put_of("k"),
                     timeout=LIMIT_S,
                     metadata=metadata,
                 )
@@ -332,11 +337,10 @@ async def test_forged_tokens_of_workers_are_limited(
     keys = ("k", "", "k", "", "k", "")
     codes = []
     async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
-        put = keys_grpc.KeyValueServiceStub(channel).PutKey
+        put = keys_grpc.KeyValueServiceStub(channel).WriteKeys
         for key in keys:
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                request = keys_pb2.PutKeyRequest(job_id="job", key=key, request_id="r")
-                await put(request, timeout=LIMIT_S, metadata=metadata)
+                await put(put_of(key), timeout=LIMIT_S, metadata=metadata)
             codes.append(raised.value.code())
 
     limited = grpc.StatusCode.RESOURCE_EXHAUSTED

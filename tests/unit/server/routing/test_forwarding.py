@@ -27,6 +27,7 @@ from rallypoint.v1 import (
 )
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_details
+from support.core.key_calls import change
 from support.core.served import LIMIT_S, SPEC, Agent
 from support.routing.fleet import Member, Seat, Table, fleet, hanging, job_of
 
@@ -95,13 +96,13 @@ async def test_token_of_a_worker_is_forwarded() -> None:
         agent = owner.agent(job_id, 1)
         token = await token_of(agent, owner)
         stub = key_value_service_pb2_grpc.KeyValueServiceStub(first.channel)
-        put = key_value_service_pb2.PutKeyRequest(
-            job_id=job_id, scope=scope_pb2.SCOPE_RUN, key="k", value=b"v"
+        put = key_value_service_pb2.WriteKeysRequest(
+            job_id=job_id, scope=scope_pb2.SCOPE_RUN, writes=[change("k", put={"value": b"v"})]
         )
 
-        code, details = await failure_of(stub.PutKey(put, timeout=LIMIT_S))
+        code, details = await failure_of(stub.WriteKeys(put, timeout=LIMIT_S))
         assert (code, details.reason) == (grpc.StatusCode.UNAUTHENTICATED, "TOKEN_MISSING")
-        answer = await stub.PutKey(put, metadata=((WORKER_TOKEN_KEY, token),), timeout=LIMIT_S)
+        answer = await stub.WriteKeys(put, metadata=((WORKER_TOKEN_KEY, token),), timeout=LIMIT_S)
         assert answer.header.revision > 0
 
 

@@ -119,7 +119,7 @@ def put(
     content = _read_value() if value == STANDARD_INPUT else value.encode("utf-8", "surrogateescape")
     with _client(invocation, worker) as client:
         answer = client.put_key(job, key, content, scope=_scope(scope))
-    text = f"{job}: key {key} is set, with revision {answer.header.revision}"
+    text = f"{job}: key {key} is set, with revision {answer.revision}"
     invocation.output.print_result(answer, text)
 
 
@@ -152,7 +152,7 @@ def delete(
     """Delete a key. It is no error if there is none."""
     with _client(invocation, worker) as client:
         answer = client.delete_key(job, key, scope=_scope(scope))
-    text = "is deleted" if answer.was_deleted else "does not exist; there is nothing to delete"
+    text = "is deleted" if answer.was_changed else "does not exist; there is nothing to delete"
     invocation.output.print_result(answer, f"{job}: key {key} {text}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -25,14 +26,6 @@ from rallypoint.wire.durations import to_ms
 
 KEYS_MAX = 1_024
 """Keys of one read."""
-
-_Change = (
-    keys_pb2.PutKeyRequest
-    | keys_pb2.AddToKeyRequest
-    | keys_pb2.CompareAndSetKeyRequest
-    | keys_pb2.DeleteKeyRequest
-    | keys_pb2.WriteKeysRequest
-)
 
 
 class Get(Struct, frozen=True):
@@ -66,7 +59,9 @@ class Watch(Struct, frozen=True):
     """Of the header that it follows; 0: not set."""
 
 
-def to_writes(request: _Change, claim: inputs.Claim, clock_ms: int) -> inputs.WriteKeys:
+def to_writes(
+    request: keys_pb2.WriteKeysRequest, claim: inputs.Claim, clock_ms: int
+) -> inputs.WriteKeys:
     """Return what a worker wants to change.
 
     Args:
@@ -77,7 +72,7 @@ def to_writes(request: _Change, claim: inputs.Claim, clock_ms: int) -> inputs.Wr
     check(request, clock_ms)
     is_repeated = request.HasField("known")
     require(bool(request.request_id) or not is_repeated, "request_id", "must be set with known")
-    writes = _to_writes(request)
+    writes = _to_writes(request.writes)
     return inputs.WriteKeys(
         claim=claim,
         round=_round(request.scope, claim),
@@ -114,28 +109,13 @@ def _bytes_of_values(write: Write) -> int:
     return len(write.value or write.suffix or b"") + len(held.value or b"")
 
 
-def _to_writes(request: _Change) -> tuple[Write, ...]:
-    match request:
-        case keys_pb2.PutKeyRequest():
-            return (Write(request.key, value=request.value),)
-        case keys_pb2.AddToKeyRequest():
-            return (Write(request.key, amount=request.amount),)
-        case keys_pb2.CompareAndSetKeyRequest():
-            expected = _to_condition(request.expected, "expected")
-            return (Write(request.key, value=request.value, expected=expected),)
-        case keys_pb2.DeleteKeyRequest():
-            wanted = None
-            if request.HasField("expected"):
-                wanted = _to_condition(request.expected, "expected")
-            return (Write(request.key, expected=wanted),)
-        case keys_pb2.WriteKeysRequest():
-            count = len(request.writes)
-            require(0 < count <= WRITES_MAX, "writes", f"must be 1 to {WRITES_MAX}")
-            writes = tuple(_to_write(one, number) for number, one in enumerate(request.writes))
-            bytes = sum(map(_bytes_of_values, writes))
-            problem = f"have more than {WRITE_BYTES_MAX} bytes of values together"
-            require(bytes <= WRITE_BYTES_MAX, "writes", problem)
-            return writes
+def _to_writes(messages: Sequence[keys_pb2.KeyWrite]) -> tuple[Write, ...]:
+    require(0 < len(messages) <= WRITES_MAX, "writes", f"must be 1 to {WRITES_MAX}")
+    writes = tuple(_to_write(one, number) for number, one in enumerate(messages))
+    bytes = sum(map(_bytes_of_values, writes))
+    problem = f"have more than {WRITE_BYTES_MAX} bytes of values together"
+    require(bytes <= WRITE_BYTES_MAX, "writes", problem)
+    return writes
 
 
 def _to_write(message: keys_pb2.KeyWrite, number: int) -> Write:

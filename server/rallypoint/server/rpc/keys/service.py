@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.keys.writes import count_bytes
-from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State
@@ -64,41 +63,18 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         self._tokens = tokens
         self._stalls = Stalls()
 
-    async def PutKey(
-        self, request: keys_pb2.PutKeyRequest, context: Context
-    ) -> keys_pb2.PutKeyResponse:
-        """Set a key."""
-        answer = await self._write(request, context)
-        return views.put_message(answer, self._outboxes)
-
-    async def AddToKey(
-        self, request: keys_pb2.AddToKeyRequest, context: Context
-    ) -> keys_pb2.AddToKeyResponse:
-        """Add to a number."""
-        answer = await self._write(request, context)
-        return views.add_message(answer, self._outboxes)
-
-    async def CompareAndSetKey(
-        self, request: keys_pb2.CompareAndSetKeyRequest, context: Context
-    ) -> keys_pb2.CompareAndSetKeyResponse:
-        """Set a key if it is as expected."""
-        answer = await self._write(request, context)
-        return views.swapped_message(answer, self._outboxes, request.key)
-
-    async def DeleteKey(
-        self, request: keys_pb2.DeleteKeyRequest, context: Context
-    ) -> keys_pb2.DeleteKeyResponse:
-        """Delete a key."""
-        answer = await self._write(request, context)
-        return views.deleted_message(answer, self._outboxes, request.key)
-
     async def WriteKeys(
         self, request: keys_pb2.WriteKeysRequest, context: Context
     ) -> keys_pb2.WriteKeysResponse:
-        """Make several changes in one step."""
-        answer = await self._write(request, context)
-        keys = [one.key for one in request.writes]
-        return views.written_message(answer, self._outboxes, keys)
+        """Make changes in one step."""
+        writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
+        await self._pay(writes, context.time_remaining())
+        keys = self._outboxes.keys
+        answer = await self._coordinator.ask(
+            writes, lambda state, now_ms: keys.take_answer(writes.answer_id)
+        )
+        names = [one.key for one in request.writes]
+        return views.written_message(answer, self._outboxes, names)
 
     async def GetKeys(
         self, request: keys_pb2.GetKeysRequest, context: Context
@@ -147,14 +123,6 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
 
     def _claim(self, job_id: str, context: Context) -> inputs.Claim:
         return self._tokens.claim(job_id, context.invocation_metadata())
-
-    async def _write(self, request: Any, context: Context) -> Answer:
-        writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
-        await self._pay(writes, context.time_remaining())
-        keys = self._outboxes.keys
-        return await self._coordinator.ask(
-            writes, lambda state, now_ms: keys.take_answer(writes.answer_id)
-        )
 
     async def _pay(self, writes: inputs.WriteKeys, left_s: float | None) -> None:
         """Let the allowance of a job pay for large changes; wait if it is used up.

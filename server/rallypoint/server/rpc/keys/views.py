@@ -42,37 +42,6 @@ def header_message(source: Source, revision: int) -> keys_pb2.KeyValueHeader:
     return keys_pb2.KeyValueHeader(epoch=source.epoch, revision=revision, durable=source.durable)
 
 
-def put_message(answer: Answer, source: Source) -> keys_pb2.PutKeyResponse:
-    """Return the answer to PutKey."""
-    return keys_pb2.PutKeyResponse(header=header_message(source, answer.revision))
-
-
-def add_message(answer: Answer, source: Source) -> keys_pb2.AddToKeyResponse:
-    """Return the answer to AddToKey."""
-    header = header_message(source, answer.revision)
-    return keys_pb2.AddToKeyResponse(header=header, sum=answer.results[0].sum)
-
-
-def swapped_message(answer: Answer, source: Source, key: str) -> keys_pb2.CompareAndSetKeyResponse:
-    """Return the answer to CompareAndSetKey."""
-    written = answer.results[0]
-    return keys_pb2.CompareAndSetKeyResponse(
-        header=header_message(source, answer.revision),
-        was_set=written.revision > 0,
-        kv=None if written.entry is None else kv_message(key, written.entry),
-    )
-
-
-def deleted_message(answer: Answer, source: Source, key: str) -> keys_pb2.DeleteKeyResponse:
-    """Return the answer to DeleteKey."""
-    written = answer.results[0]
-    return keys_pb2.DeleteKeyResponse(
-        header=header_message(source, answer.revision),
-        was_deleted=written.revision > 0,
-        kv=None if written.entry is None else kv_message(key, written.entry),
-    )
-
-
 def written_message(
     answer: Answer, source: Source, keys: Sequence[str]
 ) -> keys_pb2.WriteKeysResponse:
@@ -83,12 +52,11 @@ def written_message(
 
 
 def _result(written: Written, key: str) -> keys_pb2.KeyWritten:
-    is_failure = written.revision == 0 and written.entry is not None
     return keys_pb2.KeyWritten(
         was_changed=written.revision > 0,
         revision=written.revision,
         sum=written.sum,
-        kv=kv_message(key, written.entry) if is_failure and written.entry is not None else None,
+        kv=None if written.entry is None else kv_message(key, written.entry),
     )
 
 

@@ -11,7 +11,7 @@ from rallypoint.server.rpc.keys import reading
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
-from support.core.key_calls import Code, events_of, failure, next_of, worker
+from support.core.key_calls import Code, change, events_of, failure, next_of, worker
 
 
 async def test_value_is_read_by_all() -> None:
@@ -29,38 +29,32 @@ async def test_value_is_read_by_all() -> None:
 async def test_every_change_has_its_answer() -> None:
     """A sum, whether a comparison held, whether a key was deleted, and what there is instead."""
     async with worker() as at:
-        added = await at.call("AddToKey", key="n", amount=-3)
-        assert (added.sum, added.header.revision) == (-3, 1)
-        other = keys_pb2.KeyCondition(value=b"x")
-        same = keys_pb2.KeyCondition(value=b"-3")
-        absent = keys_pb2.KeyCondition(mod_revision=0)
-        failed = await at.call("CompareAndSetKey", key="n", expected=other, value=b"y")
-        assert (failed.was_set, failed.kv.value, failed.header.revision) == (False, b"-3", 1)
-        missing = await at.call("CompareAndSetKey", key="m", expected=other, value=b"y")
-        assert (missing.was_set, missing.HasField("kv")) == (False, False)
-        created = await at.call("CompareAndSetKey", key="m", expected=absent, value=b"")
-        assert (created.was_set, created.kv.version, created.header.revision) == (True, 1, 2)
-        kept = await at.call("DeleteKey", key="n", expected=other)
-        assert (kept.was_deleted, kept.kv.value) == (False, b"-3")
-        deleted = await at.call("DeleteKey", key="n", expected=same)
-        assert (deleted.was_deleted, deleted.HasField("kv")) == (True, False)
-        again = await at.call("DeleteKey", key="n")
-        assert (again.was_deleted, again.header.revision) == (False, 3)
+        other, same, absent = {"value": b"x"}, {"value": b"-3"}, {"mod_revision": 0}
+        added = await at.write("n", add={"amount": -3})
+        assert (added.sum, added.revision) == (-3, 1)
+        failed = await at.write("n", compare_and_set={"expected": other, "value": b"y"})
+        assert (failed.was_changed, failed.kv.value, failed.revision) == (False, b"-3", 0)
+        missing = await at.write("m", compare_and_set={"expected": other, "value": b"y"})
+        assert (missing.was_changed, missing.HasField("kv")) == (False, False)
+        created = await at.write("m", compare_and_set={"expected": absent, "value": b"z"})
+        assert (created.was_changed, created.revision) == (True, 2)
+        assert (created.kv.value, created.kv.version, created.kv.mod_revision) == (b"z", 1, 2)
+        kept = await at.write("n", delete={"expected": other})
+        assert (kept.was_changed, kept.kv.value) == (False, b"-3")
+        deleted = await at.write("n", delete={"expected": same})
+        assert (deleted.was_changed, deleted.HasField("kv")) == (True, False)
+        again = await at.write("n", delete={})
+        assert (again.was_changed, again.revision) == (False, 0)
 
 
 async def test_several_changes_are_one_step() -> None:
     """A reader sees all of them or none."""
     async with worker() as at:
         writes = [
-            keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1")),
-            keys_pb2.KeyWrite(key="n", add=keys_pb2.KeyWrite.Add(amount=4)),
-            keys_pb2.KeyWrite(
-                key="a",
-                compare_and_set=keys_pb2.KeyWrite.CompareAndSet(
-                    expected=keys_pb2.KeyCondition(value=b"2"), value=b"3"
-                ),
-            ),
-            keys_pb2.KeyWrite(key="b", delete=keys_pb2.KeyWrite.Delete()),
+            change("a", put={"value": b"1"}),
+            change("n", add={"amount": 4}),
+            change("a", compare_and_set={"expected": {"value": b"2"}, "value": b"3"}),
+            change("b", delete={}),
         ]
         watch = at.call("WatchKeys")
         await next_of(watch)
@@ -125,12 +119,13 @@ async def test_repeated_change_counts_once() -> None:
     """Whatever kind it is; without what was known before, it is a first attempt."""
     async with worker() as at:
         known = keys_pb2.KeyValueHeader(epoch=at.agent.epoch)
-        first = await at.call("AddToKey", key="n", amount=1, request_id="r")
-        again = await at.call("AddToKey", key="n", amount=1, request_id="r", known=known)
+        writes = [change("n", add={"amount": 1})]
+        first = await at.call("WriteKeys", writes=writes, request_id="r")
+        again = await at.call("WriteKeys", writes=writes, request_id="r", known=known)
         assert first == again
         old = keys_pb2.KeyValueHeader(epoch=at.agent.epoch - 1, revision=5)
         code, text, _ = await failure(
-            at.call("AddToKey", key="n", amount=1, request_id="s", known=old)
+            at.call("WriteKeys", writes=writes, request_id="s", known=old)
         )
         assert code is Code.DATA_LOSS
         assert "read the key" in text
@@ -140,18 +135,21 @@ async def test_repeated_change_counts_once() -> None:
 async def test_what_is_wrong_with_a_request_is_named() -> None:
     """The path of the field, and what it must be like."""
     async with worker() as at:
-        condition = keys_pb2.KeyCondition()
-        put = keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"x" * 65_536))
+        put = change("a", put={"value": b"x" * 65_536})
+        first = "writes[0]."
+        writes: list[tuple[list[keys_pb2.KeyWrite], str]] = [
+            ([change("", put={})], f"{first}key: must not be empty"),
+            ([change("a b", put={})], f"{first}key: "),
+            ([change("a", put={"value": b"x" * 65_537})], f"{first}put.value: "),
+            ([change("a", compare_and_set={})], f"{first}compare_and_set.expected: is missing"),
+            ([change("a", delete={"expected": {}})], f"{first}delete.expected: must have a value"),
+            ([], "writes: must be 1 to 256"),
+            ([change("a")], "writes[0]: must put"),
+            ([put] * 17, "writes: have more than 1048576 bytes"),
+        ]
         cases: list[tuple[str, dict[str, Any], str]] = [
-            ("PutKey", {"key": ""}, "key: must not be empty"),
-            ("PutKey", {"key": "a b"}, "key: "),
-            ("PutKey", {"key": "a", "value": b"x" * 65_537}, "value: "),
             ("GetKeys", {}, "keys: must be 1 to 1024"),
-            ("CompareAndSetKey", {"key": "a"}, "expected: is missing"),
-            ("DeleteKey", {"key": "a", "expected": condition}, "expected: must have a value"),
-            ("WriteKeys", {}, "writes: must be 1 to 256"),
-            ("WriteKeys", {"writes": [keys_pb2.KeyWrite(key="a")]}, "writes[0]: must put"),
-            ("WriteKeys", {"writes": [put] * 17}, "writes: have more than 1048576 bytes"),
+            *(("WriteKeys", {"writes": changes}, text) for changes, text in writes),
         ]
         for method, fields, text in cases:
             code, found, _ = await failure(at.call(method, **fields))
@@ -164,30 +162,30 @@ async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rallypoint.server.core.keys.writes.KEYS_MAX", 1)
     async with worker() as at:
         await at.put("a")
-        code, _, detail = await failure(at.call("PutKey", key="b"))
+        code, _, detail = await failure(at.put("b"))
         assert code is Code.RESOURCE_EXHAUSTED
         assert detail == details_pb2.LimitReached(
             limit="keys of one job", value=1, kind=details_pb2.LIMIT_KIND_KEYS
         )
-        code, text, _ = await failure(at.call("AddToKey", key="a", amount=1))
+        code, text, _ = await failure(at.write("a", add={"amount": 1}))
         assert (code, "does not hold a number" in text) == (Code.FAILED_PRECONDITION, True)
 
 
 async def test_request_id_is_for_one_request() -> None:
     """Of whatever kind; what was known goes with an id."""
     async with worker() as at:
-        await at.call("PutKey", key="a", value=b"1", request_id="r")
-        writes = [keys_pb2.KeyWrite(key="a", put=keys_pb2.KeyWrite.Put(value=b"1"))] * 2
-        for method, fields in (
-            ("AddToKey", {"key": "n", "amount": 1}),
-            ("PutKey", {"key": "a", "value": b"1", "scope": scope_pb2.SCOPE_RUN}),
-            ("WriteKeys", {"writes": writes}),
+        put = change("a", put={"value": b"1"})
+        await at.call("WriteKeys", writes=[put], request_id="r")
+        for other in (
+            {"writes": [change("n", add={"amount": 1})]},
+            {"writes": [put], "scope": scope_pb2.SCOPE_RUN},
+            {"writes": [put] * 2},
         ):
-            code, text, _ = await failure(at.call(method, request_id="r", **fields))
-            assert code is Code.FAILED_PRECONDITION, method
+            code, text, _ = await failure(at.call("WriteKeys", request_id="r", **other))
+            assert code is Code.FAILED_PRECONDITION, other
             assert "another request" in text
         known = keys_pb2.KeyValueHeader(epoch=at.agent.epoch)
-        code, text, _ = await failure(at.call("PutKey", key="b", known=known))
+        code, text, _ = await failure(at.put("b", known=known))
         assert (code, text) == (Code.INVALID_ARGUMENT, "request_id: must be set with known")
 
 

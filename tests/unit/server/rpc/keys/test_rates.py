@@ -17,7 +17,7 @@ from rallypoint.server.rpc.keys import service
 from rallypoint.server.rpc.keys.service import SMALL_BYTES
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
-from support.core.key_calls import Code, Worker, failure, worker
+from support.core.key_calls import Code, Worker, change, failure, worker
 
 LARGE = b"v" * SMALL_BYTES
 HALF = b"v" * (SMALL_BYTES // 2)
@@ -30,9 +30,9 @@ def one_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BYTES_PER_S_MAX", 1)
 
 
-async def check_refused(at: Worker, method: str, **fields: Any) -> None:
+async def check_refused(call: Any) -> None:
     """Check that a change is refused for now."""
-    code, text, detail = await failure(at.call(method, **fields))
+    code, text, detail = await failure(call)
     assert code is Code.RESOURCE_EXHAUSTED
     assert "bytes a second with which one job changes keys" in text
     assert detail.kind == details_pb2.LIMIT_KIND_KEYS
@@ -44,8 +44,8 @@ async def test_large_changes_are_made_at_a_limited_rate() -> None:
     """Of the same keys, too. Small changes, reads and other jobs do not suffer."""
     async with worker() as at:
         await at.put("a", LARGE)
-        await check_refused(at, "PutKey", key="a", value=LARGE)
-        await check_refused(at, "PutKey", key="b", value=LARGE)
+        await check_refused(at.put("a", LARGE))
+        await check_refused(at.put("b", LARGE))
         await at.put("c", HALF)
         assert {"a": LARGE, "c": HALF} == await at.get("a", "b", "c")
         agent = at.server.agent("other", 9)
@@ -57,12 +57,10 @@ async def test_large_changes_are_made_at_a_limited_rate() -> None:
 @pytest.mark.usefixtures("one_change")
 async def test_appends_count_what_they_make() -> None:
     """The journal gets the whole value each time."""
-    half = keys_pb2.KeyWrite(key="a", append=keys_pb2.KeyWrite.Append(value=HALF))
-    byte = keys_pb2.KeyWrite(key="a", append=keys_pb2.KeyWrite.Append(value=b"v"))
     async with worker() as at:
-        await at.call("WriteKeys", writes=[half])
-        await at.call("WriteKeys", writes=[half])
-        await check_refused(at, "WriteKeys", writes=[byte])
+        await at.write("a", append={"value": HALF})
+        await at.write("a", append={"value": HALF})
+        await check_refused(at.write("a", append={"value": b"v"}))
 
 
 @pytest.mark.usefixtures("one_change")
@@ -70,7 +68,8 @@ async def test_change_that_counts_for_no_worker_spends_nothing() -> None:
     """Its token is not genuine."""
     async with worker() as at:
         forged = at.token[:-1] + ("0" if at.token[-1] != "0" else "1")
-        code, _, _ = await failure(at.call("PutKey", forged, key="a", value=LARGE))
+        writes = [change("a", put={"value": LARGE})]
+        code, _, _ = await failure(at.call("WriteKeys", forged, writes=writes))
         assert code is Code.UNAUTHENTICATED
         await at.put("a", LARGE)
 
@@ -93,8 +92,8 @@ def test_change_waits_for_those_before_it() -> None:
 
 def test_bytes_of_many_appends() -> None:
     """To a key that a request has made itself, too."""
-    append = keys_pb2.KeyWrite(key="ab", append=keys_pb2.KeyWrite.Append(value=b"123"))
-    put = keys_pb2.KeyWrite(key="c", put=keys_pb2.KeyWrite.Put(value=b"1234"))
+    append = change("ab", append={"value": b"123"})
+    put = change("c", put={"value": b"1234"})
     request = keys_pb2.WriteKeysRequest(job_id=JOB, writes=[append, append, put, append])
     claim = inputs.Claim(JOB, run=1, round=1, token="", is_signed=True)
 

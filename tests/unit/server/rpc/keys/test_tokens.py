@@ -9,16 +9,11 @@ import grpc
 import pytest
 
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import key_value_service_pb2 as keys_pb2
-from support.core.key_calls import Code, Worker, failure, worker
+from support.core.key_calls import Code, Worker, change, failure, worker
 
 CALLS: dict[str, dict[str, Any]] = {
     "GetKeys": {"keys": ["a"]},
-    "PutKey": {"key": "a"},
-    "AddToKey": {"key": "a", "amount": 1},
-    "CompareAndSetKey": {"key": "a", "expected": keys_pb2.KeyCondition(mod_revision=0)},
-    "DeleteKey": {"key": "a"},
-    "WriteKeys": {"writes": [keys_pb2.KeyWrite(key="a", delete=keys_pb2.KeyWrite.Delete())]},
+    "WriteKeys": {"writes": [change("a", delete={})]},
     "ListKeys": {},
     "WatchKeys": {},
 }

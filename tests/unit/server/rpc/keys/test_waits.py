@@ -18,7 +18,7 @@ from rallypoint.server.rpc.keys.waits import KeyWatch
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
-from support.core.key_calls import Code, events_of, failure, next_of, worker
+from support.core.key_calls import Code, change, events_of, failure, next_of, worker
 from support.core.served import LIMIT_S
 
 
@@ -66,7 +66,7 @@ async def test_watch_returns_every_change_of_its_keys() -> None:
         await at.put("a/1", b"1")
         await at.put("b/1", b"2")
         await at.put("a/1", b"3", scope=scope_pb2.SCOPE_RUN)
-        await at.call("DeleteKey", key="a/1")
+        await at.write("a/1", delete={})
         assert await events_of(watch, 2) == [("a/1", b"1", 2), ("a/1", b"", 5)]
         watch.cancel()
 
@@ -144,17 +144,16 @@ async def test_late_caller_misses_no_change() -> None:
     async with worker() as at:
         for number in range(20):
             key = f"k{number}/"
-            since = (await at.call("PutKey", key=key, value=b"0")).header
-            puts = [at.call("PutKey", key=f"{key}{one}", value=b"1") for one in range(10)]
-            watch = at.call(
-                "WatchKeys", prefix=key, start_revision=since.revision, epoch=since.epoch
-            )
+            since = await at.put(key, b"0")
             names = [f"{key}{one}" for one in range(10)]
+            writes = [[change(name, put={})] for name in names]
+            puts = [at.call("WriteKeys", writes=one) for one in writes]
+            watch = at.call("WatchKeys", prefix=key, start_revision=since, epoch=at.agent.epoch)
             waiting = at.call("GetKeys", keys=names, timeout=Duration(seconds=60))
-            puts += [at.call("PutKey", key=f"{key}{one}", value=b"2") for one in range(10)]
+            puts += [at.call("WriteKeys", writes=one) for one in writes]
             await asyncio.gather(*puts)
             revisions = [revision for _, _, revision in await events_of(watch, 21)]
-            assert revisions == list(range(since.revision, since.revision + 21))
+            assert revisions == list(range(since, since + 21))
             assert len((await waiting).kvs) == 10
             watch.cancel()
 
