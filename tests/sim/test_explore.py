@@ -159,6 +159,7 @@ def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
     return (choose_long("worlds", at, 6),) if name in LARGE else ()
 
 
+@pytest.mark.timeout(1_500)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=find_marks(at, name)) for at, name in enumerate(WHOLE)],

@@ -32,8 +32,9 @@ def exit_all(workers: list[Worker]) -> None:
 
 
 @pytest.mark.nightly
-def test_one_node(world: World) -> None:
+def test_one_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers get torch's variables, and ours; the coordinator knows the outcome."""
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # of a command that ran in this process
     launcher = torchrun(world, "a", nproc=2)
     workers = world.mailbox.workers(2)
     exit_all(workers)
