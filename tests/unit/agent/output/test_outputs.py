@@ -25,6 +25,7 @@ from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
 from rallypoint.base import console
 from rallypoint.base.console import Console, Consoles
 from support.core.orders import run_order
+from support.processes.descriptors import list_open
 from support.processes.threads import forbid_threads
 
 LIMIT_S = 10
@@ -289,7 +290,7 @@ async def test_folder_that_cannot_be_made_is_an_error_of_the_round(
     screen: Screen, tmp_path: Path
 ) -> None:
     """The error is raised, and no descriptor is left open."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = list_open()
     found = outputs(screen, OutputSpec(str(tmp_path / "gone"), tee=choose(3)))
     with pytest.raises(FileNotFoundError):
         found.begin(ORDER)
@@ -301,7 +302,7 @@ async def test_folder_that_cannot_be_made_is_an_error_of_the_round(
         found.open(ORDER, 0)
     await found.finish()
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert list_open() - before == set()
 
 
 async def test_failure_to_start_a_thread_is_an_error_of_the_worker(
@@ -314,13 +315,13 @@ async def test_failure_to_start_a_thread_is_an_error_of_the_worker(
 
     found = outputs(screen, OutputSpec(str(tmp_path), tee=choose(3), stdout_needles=(b"b",)))
     found.begin(ORDER)
-    before = os.listdir("/proc/self/fd")
+    before = list_open()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="can't start new thread"):
             found.open(ORDER, 0)
 
-    assert os.listdir("/proc/self/fd") == before
+    assert list_open() - before == set()
     await found.finish()
 
 
@@ -357,7 +358,7 @@ async def test_pipes_replace_unavailable_terminals(monkeypatch: pytest.MonkeyPat
     outputs.begin(ORDER)
     with outputs.open(ORDER, 0) as output:
         assert os.isatty(output.stderr_fd)
-    before = os.listdir("/proc/self/fd")
+    before = list_open()
 
     def refuse() -> tuple[int, int]:
         raise OSError(28, "No space left on device")
@@ -375,7 +376,7 @@ async def test_pipes_replace_unavailable_terminals(monkeypatch: pytest.MonkeyPat
         assert output.tail() == "last words"
     await outputs.finish()
 
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    assert list_open() - before == set()
     os.close(ours)
     os.close(theirs)
 

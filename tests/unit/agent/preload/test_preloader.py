@@ -20,6 +20,7 @@ from rallypoint.agent.helper.host import HostClosed, WorkerHost
 from rallypoint.agent.preload import preloader as module
 from rallypoint.agent.preload.command import RECORD_ENV, Preload, Shape
 from rallypoint.agent.preload.preloader import Preloader
+from support.processes.descriptors import list_open
 
 LIMIT_S = 30.0
 SHAPE = Shape(2, 1, None)
@@ -126,14 +127,14 @@ class Table:
 async def table(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Table]:
     """A preloader that tries again at once. All descriptors are closed at the end."""
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
-    before = len(os.listdir("/proc/self/fd"))
+    before = list_open()
     async with asyncio.TaskGroup() as tasks:
         one = Table(tasks)
         yield one
         await one.preloader.close()
     await asyncio.sleep(0)  # transports close
     os.close(one.request.stdout_fd)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert list_open() - before == set()
 
 
 async def test_round_waits_while_it_imports(table: Table) -> None:
