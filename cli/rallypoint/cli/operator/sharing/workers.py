@@ -16,6 +16,8 @@ from msgspec import Struct
 from rallypoint.cli.operator.failures import EXIT_NOT_ALLOWED, CommandFailed, NotFound
 
 TOKEN, EPOCH = "RALLYPOINT_WORKER_TOKEN", "RALLYPOINT_EPOCH"
+PRELOADED = "RALLYPOINT_PRELOAD_FDS"
+"""In what the kernel shows of a forked worker: that is what its forkserver was started with."""
 _PROC = Path("/proc")
 
 
@@ -55,8 +57,13 @@ def find_proof(
         raise CommandFailed(text, EXIT_NOT_ALLOWED) from None
     except OSError as error:
         raise CommandFailed(f"process {pid} cannot be read: {error.strerror}") from None
-    found = (one.partition("=") for one in raw.decode("utf-8", "replace").split("\0"))
-    return _read({name: value for name, _, value in found}, f"process {pid} is no worker: ")
+    parts = (one.partition("=") for one in raw.decode("utf-8", "replace").split("\0"))
+    found = {name: value for name, _, value in parts}
+    if PRELOADED in found:
+        text = f"process {pid} was forked with --preload, and no one can read its token: "
+        text += f"name a program that a worker has started, --worker PID, or set {TOKEN}"
+        raise CommandFailed(text, EXIT_NOT_ALLOWED)
+    return _read(found, f"process {pid} is no worker: ")
 
 
 def _read(environment: Mapping[str, str], whose: str) -> WorkerProof:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from rallypoint.agent.preload.command import FDS_ENV
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.sharing import words
 from rallypoint.cli.operator.sharing.workers import WorkerProof, find_proof
@@ -101,6 +102,15 @@ def test_a_worker_is_taken_from_this_process_or_another(tmp_path: Path) -> None:
     assert (proof.token, proof.epoch) == ("x=y", 4)
     assert find_proof(0, {"RALLYPOINT_WORKER_TOKEN": "t"}) == WorkerProof("t", 0)
     assert repr(proof) == "WorkerProof(token=***, epoch=4)"
+
+
+def test_forked_worker_hides_its_token(tmp_path: Path) -> None:
+    """The kernel shows the environment of its forkserver, which belongs to no round."""
+    proc = environ(tmp_path, f"A=1\0{FDS_ENV}=63,62\0".encode())
+    with pytest.raises(CommandFailed, match="forked with --preload") as caught:
+        find_proof(12, {}, proc)
+
+    assert caught.value.code == 77
 
 
 def test_what_is_no_worker_says_so(tmp_path: Path) -> None:
