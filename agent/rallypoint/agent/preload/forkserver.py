@@ -191,9 +191,8 @@ class Forkserver:
 
     def look(self) -> None:
         """Let it look whether a file that it has imported was changed; if so, it ends."""
-        with suppress(
-            OSError
-        ):  # it has ended, or does not read; the writer would read no more then
+        # It may have ended, or not read. After an error the writer would read no more.
+        with suppress(OSError):
             self._socket.send(b"?", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
     def _send(self, **message: Any) -> None:

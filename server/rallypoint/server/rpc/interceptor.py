@@ -331,10 +331,11 @@ def _to_end(error: Exception, context: Context, method: str) -> Status | Excepti
 
 def _note_rejected(method: str, status: Status) -> None:
     """Log a message that was not decoded. What anyone may call must not let anyone fill the log."""
+    path, _, problem = status.message.partition(": ")
     if POLICY.get(method, CLOSED).is_open:
-        log.debug("message_rejected", problem=status.message)
+        log.debug("message_rejected", path=path, problem=problem)
     elif may_log():
-        log.warning("message_rejected", problem=status.message)
+        log.warning("message_rejected", path=path, problem=problem)
 
 
 async def _end(context: Context, end: Status | Exception) -> NoReturn:

@@ -162,6 +162,7 @@ async def test_bytes_that_are_no_message(method: str, lines: list[Any]) -> None:
     assert (grpc.StatusCode.INVALID_ARGUMENT, "message: cannot be decoded") == status
     (line,) = [line for line in lines if line["log_level"] in ("warning", "error")]
     assert ("message_rejected", method.rpartition("/")[2]) == (line["event"], line["method"])
+    assert ("message", "cannot be decoded") == (line["path"], line["problem"])
 
 
 async def test_broken_bytes_within_a_session(lines: list[Any]) -> None:

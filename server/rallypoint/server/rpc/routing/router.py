@@ -100,9 +100,9 @@ class Router(grpc.GenericRpcHandler):
                 await self._answer_all(route, request, context)
 
         handle: Any = unary
-        if route.subject is calls_pb2.SUBJECT_HELLO:
+        if route.subject == calls_pb2.SUBJECT_HELLO:
             kind, handle = grpc.stream_stream_rpc_method_handler, self._session
-        elif route.subject is calls_pb2.SUBJECT_RELAY:
+        elif route.subject == calls_pb2.SUBJECT_RELAY:
             kind, handle = grpc.stream_stream_rpc_method_handler, self._relay
         elif route.is_stream:
             kind, handle = grpc.unary_stream_rpc_method_handler, stream
