@@ -23,7 +23,7 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
 from rallypoint.server.rpc.about.views import Start, coordinator_message
-from rallypoint.server.rpc.barriers.reading import read_token
+from rallypoint.server.rpc.barriers.reading import read_place
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
@@ -53,8 +53,7 @@ from rallypoint.server.rpc.events.views import event_message
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.reading.pages import take_nodes
-from rallypoint.server.rpc.reading.past import read_token as read_past_token
+from rallypoint.server.rpc.reading.of_job import list_nodes, list_runs
 from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.job import summary_message
@@ -161,7 +160,7 @@ class Rig:
                     check(request)
                 case job_service_pb2.ListRunsRequest() | job_service_pb2.ListRoundsRequest():
                     _, token = to_page(request)
-                    read_past_token(token)
+                    list_runs(self.state.jobs[JobId(JOB)], token, self.now_ms)
                 case node_service_pb2.GetNodeRequest():
                     to_node(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
@@ -178,7 +177,7 @@ class Rig:
                     to_delete(request)  # refused as long as the job has not ended
                 case node_service_pb2.ListNodesRequest():
                     _, token = to_page(request)
-                    take_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
+                    list_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
                 case node_service_pb2.DrainNodeRequest():
                     return self.take(to_drain_node(request))
                 case node_service_pb2.CordonNodeRequest():
@@ -192,7 +191,7 @@ class Rig:
                     begin(to_watch_events(request), self.state)
                 case barrier_service_pb2.ListBarriersRequest():
                     _, token = to_page(request)
-                    read_token(token)
+                    read_place(token)
                 case barrier_service_pb2.ArriveRequest():
                     return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
                 case _:

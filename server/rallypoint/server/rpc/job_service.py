@@ -33,8 +33,9 @@ from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.answers import Answers
 from rallypoint.server.rpc.reading.jobs import read_jobs
 from rallypoint.server.rpc.reading.jobs_view import JobsView
+from rallypoint.server.rpc.reading.of_job import list_rounds, list_runs
 from rallypoint.server.rpc.reading.pace import Pace
-from rallypoint.server.rpc.reading.past import read_token, show_rounds, show_runs
+from rallypoint.server.rpc.reading.pages import fill_page
 from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.views.explanations import Explain
@@ -102,19 +103,21 @@ class JobService(service_grpc.JobServiceServicer):
         self, request: service_pb2.ListRunsRequest, context: Context
     ) -> service_pb2.ListRunsResponse:
         """Return a page of the runs of a job."""
-        size, token = to_page(request)
-        below = read_token(token)
+        (size, token), page = to_page(request), service_pb2.ListRunsResponse()
         job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
-        return await show_runs(job, self._pace, size, below, now_ms)
+        runs = list_runs(job, token, now_ms)
+        page.next_page_token = await fill_page(self._pace, page.runs, runs, size)
+        return page
 
     async def ListRounds(
         self, request: service_pb2.ListRoundsRequest, context: Context
     ) -> service_pb2.ListRoundsResponse:
         """Return a page of the rounds of a job that have ended."""
-        size, token = to_page(request)
-        below = read_token(token)
+        (size, token), page = to_page(request), service_pb2.ListRoundsResponse()
         job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
-        return await show_rounds(job, self._pace, request.run, size, below, now_ms)
+        rounds = list_rounds(job, request.run, token, now_ms)
+        page.next_page_token = await fill_page(self._pace, page.rounds, rounds, size)
+        return page
 
     async def WatchJob(  # type: ignore[override]  # a handler may write instead of yield
         self, request: service_pb2.WatchJobRequest, context: Context

@@ -15,8 +15,9 @@ from rallypoint.server.rpc.convert.requests import (
     to_page,
     to_uncordon,
 )
+from rallypoint.server.rpc.reading.of_job import Rows, list_nodes
 from rallypoint.server.rpc.reading.pace import Pace
-from rallypoint.server.rpc.reading.pages import NodePicture, show_nodes, take_nodes
+from rallypoint.server.rpc.reading.pages import fill_page
 from rallypoint.server.rpc.views.node import health_message, node_message
 from rallypoint.v1 import node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
@@ -53,11 +54,15 @@ class NodeService(service_grpc.NodeServiceServicer):
     ) -> service_pb2.ListNodesResponse:
         """Return a page of nodes."""
         (size, token), job_id = to_page(request), JobId(request.job_id)
+        page = service_pb2.ListNodesResponse()
 
-        def answer(state: State, now_ms: int) -> NodePicture:
-            return take_nodes(state, find_job(state, job_id), token, now_ms)
+        def look(state: State, now_ms: int) -> Rows[node_pb2.Node]:
+            page.node_count = len(state.sessions.get(job_id, ()))
+            return list_nodes(state, find_job(state, job_id), token, now_ms)
 
-        return await show_nodes(await self._coordinator.read(answer), self._pace, size)
+        rows = await self._coordinator.read(look)
+        page.next_page_token = await fill_page(self._pace, page.nodes, rows, size)
+        return page
 
     async def DrainNode(
         self, request: service_pb2.DrainNodeRequest, context: Context

@@ -13,9 +13,9 @@ import pytest
 
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.reading.lists import JobList
+from rallypoint.server.rpc.reading.jobs import JobList
 from rallypoint.server.rpc.routing.merging.jobs import merge_pages
-from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
+from rallypoint.server.rpc.routing.merging.parts import read_position, write_position
 from rallypoint.v1 import (
     coordinator_service_pb2,
     coordinator_service_pb2_grpc,

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rallypoint.base import limits
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.convert.requests import PAGE_MAX
+from rallypoint.server.rpc.reading.pages import PAGE_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import (
     job_pb2,

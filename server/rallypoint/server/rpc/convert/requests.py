@@ -9,7 +9,8 @@ from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.server.rpc.convert.spec import to_spec
-from rallypoint.server.rpc.reading.lists import JobList
+from rallypoint.server.rpc.reading.jobs import JobList
+from rallypoint.server.rpc.reading.pages import PAGE_MAX
 from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES
 from rallypoint.v1 import (
     barrier_service_pb2,
@@ -19,9 +20,6 @@ from rallypoint.v1 import (
     worker_service_pb2,
 )
 from rallypoint.wire.durations import to_ms
-
-PAGE_MAX = 1_000
-"""Entries of a page for which the client chose no size."""
 
 
 def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest) -> JobId:

@@ -6,7 +6,6 @@ steps. An event that many read is encoded once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from msgspec import Struct, field
@@ -21,13 +20,10 @@ from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.events.views import KINDS, event_message
 from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.reading.pages import PAGE_MAX, Room, read_token
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.wire.limits import NUMBER_MAX
 
-PAGE_MAX = 1_000
-"""Events of a page or of an answer of a watch."""
-PAGE_BYTES_MAX = 1_024 * 1_024
-"""Bytes of a page, or of an answer of a watch; no event is nearly as long."""
 LOOK_MAX = 1_000
 """Events that one turn looks at: about 0.1 ms."""
 ENCODED_MAX = 4_096
@@ -73,7 +69,6 @@ class Batch(Struct):
 _KINDS = {number: kind for kind, number in KINDS.items()}
 _ANY = NUMBER_MAX
 """Stands for the lost events of a reader who wants those that are kept, whatever was lost."""
-_TOKEN = re.compile(r"(\d{1,16}):(\d{1,16})", re.ASCII)
 
 
 def to_list(request: events_pb2.ListEventsRequest) -> tuple[Asked, Place | None]:
@@ -88,10 +83,8 @@ def to_list(request: events_pb2.ListEventsRequest) -> tuple[Asked, Place | None]
     asked = Asked(job_id, _to_kinds(request), request.after_sequence, size)
     if not request.page_token:
         return asked, None
-    match = _TOKEN.fullmatch(request.page_token)
-    require(match is not None, "page_token", "is not the token of a page")
-    assert match is not None
-    return asked, Place(int(match[1]), int(match[2]))
+    after, lost = read_token(request.page_token, r"(\d{1,16}):(\d{1,16})")
+    return asked, Place(int(after), int(lost))
 
 
 def to_watch(request: events_pb2.WatchEventsRequest) -> Asked:
@@ -175,7 +168,7 @@ class Reader:
         Raises:
             InputRefused: when some of them are lost.
         """
-        batch, left, lost = Batch(), PAGE_BYTES_MAX, 0
+        batch, room, lost = Batch(), Room(size=asked.size), 0
 
         def look(state: State, now_ms: int) -> tuple[list[Event], int, bool, int]:
             nonlocal lost
@@ -185,13 +178,11 @@ class Reader:
             return found.events, found.looked_at, found.looked_at < state.events.last, now_ms
 
         def fill(events: list[Event], now_ms: int) -> Iterator[None]:
-            nonlocal left
             for event in events:
                 if asked.kinds and event.kind not in asked.kinds:
                     continue
                 encoded = self._encode(event, now_ms)
-                left -= len(encoded)
-                if len(batch.encoded) >= asked.size or left < 0:
+                if not room.take(len(encoded)):
                     batch.has_more = True
                     return
                 batch.encoded.append(encoded)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
-from rallypoint.server.core.keyspace.values import ANSWER_BYTES_MAX, Change, Entry, Place
+from rallypoint.server.core.keyspace.values import ANSWER_BYTES_MAX, Change, Place
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.job import Job
@@ -19,6 +19,7 @@ from rallypoint.server.rpc.convert.keys import Get, Page, Watch
 from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.views import event_message, header_message, kv_message
 from rallypoint.server.rpc.keys.waits import KeyWaits, KeyWatch
+from rallypoint.server.rpc.reading.pages import Room
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 EVENTS_MAX = 1_000
@@ -26,8 +27,6 @@ EVENTS_MAX = 1_000
 EVENTS_BYTES_MAX = 65_536
 """Bytes of their keys and values; an answer with one change may be longer. Small, because an answer
 that is not read stays in memory."""
-FRAME_BYTES = 32
-"""Bytes of an answer for each key, besides the key and the value."""
 
 
 def open_keys(state: State, claim: Claim, now_ms: int) -> tuple[Job, Keyspace]:
@@ -62,15 +61,15 @@ def get_keys(get: Get, state: State, now_ms: int) -> Found:
     missing = [place for place in get.places if place not in space.entries]
     if missing and get.timeout_ms:
         return Found(answer, missing)  # an answer without them is of no use
-    left = ANSWER_BYTES_MAX
+    room = Room(bytes_max=ANSWER_BYTES_MAX)
     for place in get.places:
         entry = space.entries.get(place)
         if entry is None:
             continue
-        left -= _size(place.key, entry)
-        if left < 0 and answer.kvs:
+        kv = kv_message(place.key, entry)
+        if not room.take(kv.ByteSize()):
             raise LimitExceeded(Limit.ANSWER_BYTES, ANSWER_BYTES_MAX)
-        answer.kvs.append(kv_message(place.key, entry))
+        answer.kvs.append(kv)
     return Found(answer, missing)
 
 
@@ -88,13 +87,12 @@ def list_keys(page: Page, state: State, now_ms: int) -> keys_pb2.ListKeysRespons
     )
     if page.after:
         begin = bisect_right(space.places, Place(round, page.after), begin, end)
-    left = ANSWER_BYTES_MAX
+    room = Room(bytes_max=ANSWER_BYTES_MAX)
     for place in space.places[begin : min(end, begin + page.size)]:
-        entry = space.entries[place]
-        left -= len(place.key.encode()) + FRAME_BYTES if page.keys_only else _size(place.key, entry)
-        if left < 0 and answer.kvs:
+        kv = kv_message(place.key, space.entries[place], with_value=not page.keys_only)
+        if not room.take(kv.ByteSize()):
             break
-        answer.kvs.append(kv_message(place.key, entry, with_value=not page.keys_only))
+        answer.kvs.append(kv)
     if begin + len(answer.kvs) < end:
         answer.next_page_token = answer.kvs[-1].key
     return answer
@@ -160,14 +158,14 @@ class Cursor:
 
     def _fill(self, answer: keys_pb2.WatchKeysResponse, space: Keyspace, first: int) -> int | None:
         """Add changes to an answer; return the revision of the first that has no room."""
-        left = EVENTS_BYTES_MAX
+        room = Room(size=EVENTS_MAX, bytes_max=EVENTS_BYTES_MAX)
         for change in _changes_since(space, first):
             if not _concerns(change, self._watch.prefix):
                 continue
-            left -= _size(change.place.key, change.entry)
-            if len(answer.events) >= EVENTS_MAX or (left < 0 and answer.events):
+            event = event_message(change)
+            if not room.take(event.ByteSize()):
                 return change.revision
-            answer.events.append(event_message(change))
+            answer.events.append(event)
         return None
 
 
@@ -189,7 +187,3 @@ def _concerns(change: Change, prefix: Place) -> bool:
 def _compacted(state: State, space: Keyspace) -> Refusal:
     facts = (("oldest_revision", space.compacted + 1), ("epoch", state.epoch))
     return Refusal(RefusalKind.KEYS_COMPACTED, facts)
-
-
-def _size(key: str, entry: Entry | None) -> int:
-    return len(key.encode()) + FRAME_BYTES + (0 if entry is None else len(entry.value))

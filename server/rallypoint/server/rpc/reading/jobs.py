@@ -1,14 +1,6 @@
-"""Pages of jobs: filtered, ordered, and built in slices.
-
-A token names the last entry of its page, not a number of entries. So it stays valid when jobs come
-and go: the others are neither left out nor shown twice.
-"""
+"""Lists of jobs: which jobs they have, in which order, and their pages."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Sequence
-from functools import partial
 
 from msgspec import Struct
 
@@ -16,33 +8,66 @@ from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.reading.lists import JobList, Place
-from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
-from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
+from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.reading.pages import read_page, read_token
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import summary_message
+from rallypoint.server.rpc.views.times import to_unix_ms
 from rallypoint.v1 import job_pb2, job_service_pb2
 
 log = get_logger()
 
-
-class _Start(Struct):
-    """A page as its first turn sees it."""
-
-    ids: list[JobId]
-    """The jobs after its token, in order."""
-    job_count: int
-    """All jobs of the list."""
-    revision: int
+Place = tuple[int, str]
+"""Where a job stands in its list, ascending: for the order by job id, only that counts."""
 
 
-class _Slice(Struct):
-    """Some of the jobs of a page."""
+class JobList(Struct, frozen=True):
+    """Which jobs a client wants, and in which order."""
 
-    jobs: list[tuple[Place, job_pb2.JobSummary]]
-    taken: int
-    """How many of the jobs of the page it is about; some may have changed meanwhile."""
+    phases: frozenset[Phase] = frozenset()
+    """Empty: all."""
+    outcomes: frozenset[Outcome | None] = frozenset()
+    """None is that of a run that has not ended. Empty: all."""
+    prefix: str = ""
+    latest_first: bool = False
+    """By the opening of their runs; otherwise by job id."""
+    by_wall: bool = False
+    """By times of day: those of other shards are compared with them, and journal time is not."""
+
+    def has(self, job: Job) -> bool:
+        """Return whether the list has this job."""
+        return (
+            (not self.phases or job.phase in self.phases)
+            and (not self.outcomes or job.outcome in self.outcomes)
+            and job.job_id.startswith(self.prefix)
+        )
+
+    def place(self, job: Job) -> Place:
+        """Return where a job stands."""
+        if not self.latest_first:
+            return 0, job.job_id
+        opened_ms = to_unix_ms(job.opened_ms) if self.by_wall else job.opened_ms
+        return -opened_ms, job.job_id
+
+    def write_token(self, place: Place) -> str:
+        """Return the token of the page that begins after a place."""
+        return f"latest:{-place[0]}:{place[1]}" if self.latest_first else f"id:{place[1]}"
+
+    def read_token(self, token: str) -> Place | None:
+        """Return the place that a page begins after; None for the first page.
+
+        Raises:
+            InvalidMessage: when it is no token of such a list.
+        """
+        if not token:
+            return None
+        opened, job_id = read_token(token, r"(?:id|latest:(\d{1,16})):(.+)")
+        is_same = (opened is not None) == self.latest_first
+        require(is_same, "page_token", "is of a list with another order")
+        return -int(opened or 0), job_id
 
 
 async def read_jobs(
@@ -61,48 +86,25 @@ async def read_jobs(
     Raises:
         InvalidMessage: when the token is of another list.
     """
-    after, left, place, last = wanted.read_token(token), PAGE_BYTES_MAX, 0, None
+    after = wanted.read_token(token)
+
+    def begin(state: State, now_ms: int) -> tuple[list[Place], job_service_pb2.ListJobsResponse]:
+        places = sorted(wanted.place(job) for job in state.jobs.values() if wanted.has(job))
+        page = job_service_pb2.ListJobsResponse(job_count=len(places), revision=state.revision)
+        return [place for place in places if after is None or place > after], page
+
+    def show(place: Place, state: State, now_ms: int) -> job_pb2.JobSummary | None:
+        job = state.jobs.get(JobId(place[1]))
+        if job is None or not wanted.has(job):
+            return None
+        return show_summary(state, job, now_ms, explain)
+
     async with pace.turn():
-        start = await coordinator.read(partial(_begin, wanted, after))
-        page = job_service_pb2.ListJobsResponse(job_count=start.job_count, revision=start.revision)
-        while place < len(start.ids):
-            if len(page.jobs) == size:
-                assert last is not None
-                page.next_page_token = wanted.write_token(last)
-                break
-            ids = start.ids[place : place + size - len(page.jobs)]
-            part = await coordinator.read(partial(_take_slice, wanted, ids, explain))
-            place += part.taken
-            for at, job in part.jobs:
-                left -= job.ByteSize() + FRAME_BYTES_MAX
-                if left < 0 and last is not None:
-                    page.next_page_token = wanted.write_token(last)
-                    return page
-                page.jobs.append(job)
-                last = at
+        places, page = await coordinator.read(begin)
+        last = await read_page(coordinator, page.jobs, places, show, size)
+    if last is not None:
+        page.next_page_token = wanted.write_token(last)
     return page
-
-
-def _begin(wanted: JobList, after: Place | None, state: State, now_ms: int) -> _Start:
-    places = sorted(wanted.place(job) for job in state.jobs.values() if wanted.has(job))
-    ids = [JobId(place[1]) for place in places if after is None or place > after]
-    return _Start(ids, len(places), state.revision)
-
-
-def _take_slice(
-    wanted: JobList, ids: Sequence[JobId], explain: Explain, state: State, now_ms: int
-) -> _Slice:
-    """Return the next jobs, as many as can be shown in the time of a slice, but at least one."""
-    ends_s = time.monotonic() + SLICE_S
-    part = _Slice([], 0)
-    for job_id in ids:
-        part.taken += 1
-        job = state.jobs.get(job_id)
-        if job is not None and wanted.has(job):
-            part.jobs.append((wanted.place(job), show_summary(state, job, now_ms, explain)))
-        if time.monotonic() >= ends_s:
-            break
-    return part
 
 
 def show_summary(state: State, job: Job, now_ms: int, explain: Explain) -> job_pb2.JobSummary:

@@ -19,7 +19,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.reading.jobs import show_summary
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
-from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
+from rallypoint.server.rpc.reading.pages import Room
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.v1 import job_service_pb2
 
@@ -40,6 +40,7 @@ class _Shown(Struct):
     shown_s: float
     """When it was rendered."""
     summary: bytes
+    """Encoded as an answer with one job; one after another they make one answer."""
 
 
 class News(Struct, frozen=True):
@@ -121,10 +122,14 @@ class JobsView:
 
     def _render(self, state: State, job_id: JobId, now_ms: int) -> None:
         """Render a job again; it becomes the last one."""
-        summary = show_summary(state, state.jobs[job_id], now_ms, self._explain).SerializeToString()
+        summary = self._encode(state, job_id, now_ms)
         revision, now_s = state.revision_of(job_id), time.monotonic()
         self._jobs.pop(job_id, None)
         self._jobs[job_id] = _Shown(revision, now_s, summary)
+
+    def _encode(self, state: State, job_id: JobId, now_ms: int) -> bytes:
+        job = show_summary(state, state.jobs[job_id], now_ms, self._explain)
+        return job_service_pb2.WatchJobsResponse(jobs=[job]).SerializeToString()
 
     def _find_stale(self, prefix: str, after: int) -> list[JobId]:
         """Return the jobs after a revision whose summaries show times of long ago."""
@@ -138,9 +143,7 @@ class JobsView:
             job_id = stale.pop()
             shown = self._jobs.get(job_id)
             if shown is not None and state.revisions.jobs.get(job_id) == shown.revision:
-                summary = show_summary(
-                    state, state.jobs[job_id], now_ms, self._explain
-                ).SerializeToString()
+                summary = self._encode(state, job_id, now_ms)
                 shown.shown_s, shown.summary = time.monotonic(), summary
                 count += 1
         return count
@@ -172,14 +175,13 @@ class JobsView:
             deleted_after: it needs no earlier deletions; at least `after`, but for its first jobs.
         """
         parts: list[bytes] = []
-        revision, left = self.revision, PAGE_BYTES_MAX
+        revision, room = self.revision, Room()
         newer = list(self._newer(prefix, after))
         for place, (_, shown) in enumerate(reversed(newer)):
-            left -= len(shown.summary) + FRAME_BYTES_MAX
-            if left < 0 and parts:
+            if not room.take(len(shown.summary)):
                 revision = newer[len(newer) - place][1].revision
                 break
-            parts.append(_frame(shown.summary))
+            parts.append(shown.summary)
         deleted = [
             job_id
             for job_id, at in self._deletions.items()
@@ -188,16 +190,3 @@ class JobsView:
         rest = job_service_pb2.WatchJobsResponse(deleted_job_ids=deleted, revision=revision)
         answer = b"".join((*parts, rest.SerializeToString()))
         return News(answer, revision, not parts and not deleted)
-
-
-_JOBS_TAG = bytes([job_service_pb2.WatchJobsResponse.JOBS_FIELD_NUMBER << 3 | 2])
-
-
-def _frame(summary: bytes) -> bytes:
-    """Return an encoded job as an entry of WatchJobsResponse.jobs."""
-    length, encoded = len(summary), bytearray(_JOBS_TAG)
-    while length > 0x7F:
-        encoded.append(length & 0x7F | 0x80)
-        length >>= 7
-    encoded.append(length)
-    return bytes(encoded) + summary

@@ -22,6 +22,7 @@ from rallypoint.server.core.model.round import RoundSummary
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import is_notable
+from rallypoint.server.rpc.reading.pages import Room
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import basic_message, past_round_message
 from rallypoint.server.rpc.views.node import health_message, node_message
@@ -43,8 +44,6 @@ COMMANDS_MAX = 16
 arguments there are as many as nodes."""
 NAMES_MAX = 16
 """Names of nodes that are shown with a command."""
-FRAME_BYTES_MAX = 8
-"""Bytes that a message adds to each entry of a list."""
 
 _Value = TypeVar("_Value")
 _Entry = TypeVar("_Entry", bound=Message)
@@ -142,11 +141,10 @@ def _extend(
     bytes_max: int,
 ) -> Iterator[None]:
     """Append what fits into `bytes_max`, and stop after each entry."""
-    left = bytes_max
+    room = Room(bytes_max=bytes_max)
     for value in values:
         entry = show(value)
-        left -= entry.ByteSize() + FRAME_BYTES_MAX
-        if left < 0:
+        if not room.take(entry.ByteSize()):
             return
         entries.append(entry)
         yield

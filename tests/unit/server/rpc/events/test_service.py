@@ -101,7 +101,7 @@ async def test_pages_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     async with reader("a", "b") as at:
         everything = await at.every()
         longest = max(event.ByteSize() for event in everything)
-        monkeypatch.setattr(reading, "PAGE_BYTES_MAX", 2 * longest)
+        monkeypatch.setattr("rallypoint.server.rpc.reading.pages.PAGE_BYTES_MAX", 2 * longest)
         pages = await at.pages()
         watch = at.call("Watch", after_sequence=0)
         first = list((await next_of(watch)).events)

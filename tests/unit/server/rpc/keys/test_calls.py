@@ -94,8 +94,8 @@ async def test_pages_have_every_key_once() -> None:
 
 async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends early, a read of too much is refused, changes come in several answers."""
-    monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 100)
-    monkeypatch.setattr(reading, "EVENTS_BYTES_MAX", 100)
+    monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 60)
+    monkeypatch.setattr(reading, "EVENTS_BYTES_MAX", 60)
     async with worker() as at:
         for number in range(8):
             await at.put(f"k{number}", b"x" * 30)
@@ -104,7 +104,7 @@ async def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert page.next_page_token == "k0"
         code, _, detail = await failure(at.call("GetKeys", keys=["k0", "k1"]))
         assert code is Code.RESOURCE_EXHAUSTED
-        assert detail.value == 100
+        assert detail.value == 60
         watch = at.call("WatchKeys", start_revision=1, epoch=at.agent.epoch)
         assert (await next_of(watch)).header.revision == 0
         seen = await next_of(watch)

@@ -11,7 +11,7 @@ import pytest
 from rallypoint.server.core.state import revisions
 from rallypoint.server.rpc import job_service
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.reading import jobs, jobs_view
+from rallypoint.server.rpc.reading import jobs, jobs_view, pages
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.wire.errors import unpack_detail
@@ -207,7 +207,7 @@ async def test_many_jobs_come_in_messages_of_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Together they are all jobs, once; each message says how far it goes."""
-    monkeypatch.setattr(jobs_view, "PAGE_BYTES_MAX", 500)
+    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 500)
     async with served() as server:
         for number in range(1, 13):
             await server.join(f"job-{number:02}", number)

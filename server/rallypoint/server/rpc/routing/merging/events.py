@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.rpc.calls import CallRefused, Context
-from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.events.reading import PAGE_BYTES_MAX, PAGE_MAX, to_kinds_checked
-from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX
+from rallypoint.server.rpc.events.reading import to_kinds_checked
+from rallypoint.server.rpc.reading.pages import PAGE_BYTES_MAX, PAGE_MAX, Room, read_token
 from rallypoint.server.rpc.routing.errors import no_owner_status
-from rallypoint.server.rpc.routing.merging.parts import Parts, Take
-from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
+from rallypoint.server.rpc.routing.merging.parts import (
+    Parts,
+    Take,
+    read_position,
+    write_position,
+)
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.wire.durations import to_unix_ms
@@ -51,8 +54,7 @@ async def list_events(
 def _begin(request: events_pb2.ListEventsRequest, count: int) -> tuple[list[int], list[int]]:
     """Return where the page begins in every shard, and up to where lost events do not matter."""
     if request.page_token:
-        after, colon, lost = request.page_token.partition(":")
-        require(bool(colon), "page_token", "is not the token of a page")
+        after, lost = read_token(request.page_token, "([^:]*):([^:]*)")
         return (
             read_position(after, count, "page_token"),
             read_position(lost, count, "page_token"),
@@ -65,7 +67,7 @@ def _merge(
     pages: Sequence[events_pb2.ListEventsResponse], size: int, after: list[int], lost: list[int]
 ) -> events_pb2.ListEventsResponse:
     """Return what fits into a page; `after` and `lost` move on."""
-    merged, left = events_pb2.ListEventsResponse(), PAGE_BYTES_MAX
+    merged, room = events_pb2.ListEventsResponse(), Room(size=size)
     heap = [
         (to_unix_ms(page.events[0].time), shard, 0)
         for shard, page in enumerate(pages)
@@ -77,8 +79,7 @@ def _merge(
         _, shard, place = heap[0]
         page = pages[shard]
         event = page.events[place]
-        left -= event.ByteSize() + FRAME_BYTES_MAX
-        if len(merged.events) == size or (left < 0 and merged.events):
+        if not room.take(event.ByteSize()):
             is_whole = False
             break
         heapq.heappop(heap)

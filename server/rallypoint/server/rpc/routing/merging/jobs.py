@@ -9,10 +9,14 @@ from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.requests import to_job_list, to_page
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.reading.lists import JobList, Place
-from rallypoint.server.rpc.reading.pages import FRAME_BYTES_MAX, PAGE_BYTES_MAX
-from rallypoint.server.rpc.routing.merging.parts import Parts, Take
-from rallypoint.server.rpc.routing.merging.positions import read_position, write_position
+from rallypoint.server.rpc.reading.jobs import JobList, Place
+from rallypoint.server.rpc.reading.pages import Room
+from rallypoint.server.rpc.routing.merging.parts import (
+    Parts,
+    Take,
+    read_position,
+    write_position,
+)
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.v1 import job_pb2, job_service_pb2
 from rallypoint.wire.durations import to_unix_ms
@@ -50,11 +54,9 @@ def merge_pages(
         ((_place(wanted, job), job) for page in pages for job in page.jobs),
         key=lambda entry: entry[0],
     )
-    left, last = PAGE_BYTES_MAX, None
+    room, last = Room(size=size), None
     for place, job in entries:
-        left -= job.ByteSize() + FRAME_BYTES_MAX
-        is_full = len(merged.jobs) == size or (left < 0 and last is not None)
-        if is_full or (ends and place > min(ends)):
+        if not room.take(job.ByteSize()) or (ends and place > min(ends)):
             break
         merged.jobs.append(job)
         last = place

@@ -7,6 +7,7 @@ saying so.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ from google.protobuf.message import Message
 
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.routing.contexts import PartContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.errors import no_owner_status, unserved_status
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.table import Route
+from rallypoint.wire.limits import NUMBER_MAX
 
 Take = Callable[[int, Any], Awaitable[None]]
 """Takes an answer of a shard; for one answer at a time."""
@@ -165,3 +168,29 @@ def _leaves(group: ExceptionGroup[Any]) -> Iterator[Exception]:
             yield from _leaves(one)
         else:
             yield one
+
+
+def write_position(numbers: Sequence[int]) -> str:
+    """Return a place in all shards, as clients get it; `numbers` has one for each of them."""
+    return ".".join(f"{number:x}" for number in numbers)
+
+
+def read_position(text: str, count: int, path: str) -> list[int]:
+    """Return the number for each shard; zeros for an empty text.
+
+    Args:
+        text: what a client has sent.
+        count: number of shards.
+        path: of the field.
+
+    Raises:
+        InvalidMessage: when it is no position of this store.
+    """
+    if not text:
+        return [0] * count
+    parts = text.split(".")
+    is_one = all(re.fullmatch("[0-9a-f]{1,14}", part) for part in parts)
+    require(is_one and len(parts) == count, path, f"is no position in {count} shards")
+    numbers = [int(part, 16) for part in parts]
+    require(max(numbers) <= NUMBER_MAX, path, f"is no position in {count} shards")
+    return numbers
