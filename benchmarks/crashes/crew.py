@@ -154,12 +154,14 @@ class Crew:
         self._await(self._is_settled, end_s)
 
     def await_join(self) -> None:
-        """Wait until a node has joined that the round does not have."""
+        """Wait until a node has joined that the round does not have, or is in the next one: a
+        watch need not show what lies between."""
 
         def has_joined(job: job_pb2.Job) -> bool:
             members = {member.node_name for member in job.round.members}
             nodes = {node.name for node in job.nodes}
-            return job.run == self.model.run and bool(nodes - members)
+            is_formed = job.round.header.number >= self.model.round
+            return job.run == self.model.run and (is_formed or bool(nodes - members))
 
         self._await(has_joined, time.monotonic() + LIMIT_S)
 

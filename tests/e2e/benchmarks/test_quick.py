@@ -35,7 +35,7 @@ COMMANDS = {
     "command/readers.py --only nodes --nodes 300": {"GetJob, basic: 300 nodes x 8": ["took"]},
     "command/status.py --sizes 1 2 --repeats 1": {"`rallypoint status`": ["1 node", "2 nodes"]},
     "failures.py --agents 2 --repeats 1": {
-        f"2 agents: {name}": list(HARMED) for name in ("torchrun", "a bare loop", "Rallypoint")
+        f"2 agents: {name}": list(HARMED) for name in ("a bare loop", "Rallypoint")
     },
     "journal.py --nodes 8 --runs 1 --rounds 2": {
         f"8 nodes, {store}": list(ROUNDS) for store in ("memory", "SQLite")
