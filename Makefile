@@ -178,6 +178,10 @@ limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
 access: $(STAMP) ## write docs/reference/access.md from the table that the test of every RPC checks
 	$(BIN)/python tests/support/access/table.py > docs/reference/access.md
 
+.PHONY: client
+client: $(STAMP) ## write the blocking client from the asyncio one
+	$(BIN)/python tests/support/clients/write_sync.py
+
 .PHONY: api
 api: $(STAMP) ## write docs/reference/api/ from the .proto files and their comments
 	@rm -f docs/reference/api/*.md && mkdir -p docs/reference/api

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from rallypoint.client.aio_transport import Pages, Transport, Watch
+from rallypoint.client.aio_lists import Pages, Watch
+from rallypoint.client.aio_transport import Transport
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
 from rallypoint.client.known import Known
-from rallypoint.client.operations.aio import AsyncOperations
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
@@ -27,7 +27,7 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.access import Access
 
 
-class AsyncClient(AsyncOperations):
+class AsyncClient:
     """The services of one coordinator, or of several that share a store, in one event loop."""
 
     def __init__(
@@ -157,6 +157,57 @@ class AsyncClient(AsyncOperations):
         """
         return Watch(self._transport, jobs.watch_jobs(prefix, after))
 
+    async def create_job(
+        self, job_id: str, spec: job_pb2.JobSpec, *, timeout_s: float | None = None
+    ) -> jobs_pb2.CreateJobResponse:
+        """Fix the specification of a job's next run before its first agent comes."""
+        return await self._transport.run(operations.create_job(job_id, spec), timeout_s)
+
+    async def cancel_job(
+        self,
+        job_id: str,
+        *,
+        run: int = 0,
+        reason: str = "",
+        give_up_silent_nodes: bool = False,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.CancelJobResponse:
+        """End a run; 0: the latest. Its workers are stopped, and its agents exit.
+
+        With `give_up_silent_nodes` nodes that do not answer count as lost at once.
+        """
+        call = operations.cancel_job(job_id, run, reason, give_up_silent_nodes=give_up_silent_nodes)
+        return await self._transport.run(call, timeout_s)
+
+    async def restart_job(
+        self, job_id: str, *, round: int = 0, reason: str = "", timeout_s: float | None = None
+    ) -> jobs_pb2.RestartJobResponse:
+        """Stop a round and begin another one, without charging a restart; 0: whichever runs."""
+        return await self._transport.run(operations.restart_job(job_id, round, reason), timeout_s)
+
+    async def update_job(
+        self,
+        job_id: str,
+        update: jobs_pb2.JobUpdate,
+        *,
+        revision: int = 0,
+        reason: str = "",
+        require_nodes: bool = False,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.UpdateJobResponse:
+        """Change what is set in `update`, if no operator has changed it since `revision`.
+
+        With `require_nodes` it stops no round to wait for nodes that are not there: `Refused`.
+        """
+        call = operations.update_job(job_id, update, revision, reason, require_nodes=require_nodes)
+        return await self._transport.run(call, timeout_s)
+
+    async def delete_job(
+        self, job_id: str, *, run: int = 0, timeout_s: float | None = None
+    ) -> jobs_pb2.DeleteJobResponse:
+        """Forget a job that has ended. While its agents leave, it is tried again."""
+        return await self._transport.run(operations.delete_job(job_id, run), timeout_s)
+
     # --- Nodes ------------------------------------------------------------------------------------
 
     async def get_node(
@@ -168,6 +219,34 @@ class AsyncClient(AsyncOperations):
     def list_nodes(self, job_id: str, *, page_size: int = 0) -> Pages[node_pb2.Node]:
         """Return the nodes of a job, in order of arrival."""
         return Pages(self._transport, jobs.list_nodes(job_id, page_size))
+
+    async def drain_node(
+        self,
+        job_id: str,
+        node_name: str,
+        *,
+        drain_timeout_s: float,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> nodes_pb2.DrainNodeResponse:
+        """Ask a node to leave; workers that still run are stopped after `drain_timeout_s`."""
+        call = operations.drain_node(job_id, node_name, drain_timeout_s, reason)
+        return await self._transport.run(call, timeout_s)
+
+    async def cordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.CordonNodeResponse:
+        """Exclude a node from later rounds."""
+        return await self._transport.run(
+            operations.cordon_node(job_id, node_name, reason), timeout_s
+        )
+
+    async def uncordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.UncordonNodeResponse:
+        """Let a node into later rounds again."""
+        call = operations.uncordon_node(job_id, node_name, reason)
+        return await self._transport.run(call, timeout_s)
 
     # --- Events -----------------------------------------------------------------------------------
 
@@ -290,7 +369,8 @@ class AsyncClient(AsyncOperations):
     ) -> keys_pb2.KeyWritten:
         """Set a key."""
         call = keys.put_key(self._known, job_id, key, value, scope)
-        return (await self._transport.run(call, timeout_s)).results[0]
+        answer = await self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     async def add_to_key(
         self,
@@ -303,7 +383,8 @@ class AsyncClient(AsyncOperations):
     ) -> keys_pb2.KeyWritten:
         """Add to the number that a key holds."""
         call = keys.add_to_key(self._known, job_id, key, amount, scope)
-        return (await self._transport.run(call, timeout_s)).results[0]
+        answer = await self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     async def compare_and_set_key(
         self,
@@ -317,7 +398,8 @@ class AsyncClient(AsyncOperations):
     ) -> keys_pb2.KeyWritten:
         """Set a key if it is as expected; the answer says whether it was."""
         call = keys.compare_and_set_key(self._known, job_id, key, value, expected, scope)
-        return (await self._transport.run(call, timeout_s)).results[0]
+        answer = await self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     async def delete_key(
         self,
@@ -330,7 +412,8 @@ class AsyncClient(AsyncOperations):
     ) -> keys_pb2.KeyWritten:
         """Delete a key if it exists, and is as expected."""
         call = keys.delete_key(self._known, job_id, key, expected, scope)
-        return (await self._transport.run(call, timeout_s)).results[0]
+        answer = await self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     async def write_keys(
         self,

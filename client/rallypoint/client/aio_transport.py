@@ -9,20 +9,17 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from rallypoint.base.names import Unresolved
-from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
-from rallypoint.client.calls.lists import Following, Item, Listing
+from rallypoint.client.attempts import CHECK, Attempts, Call, Method, Request, Response
 from rallypoint.client.channel import DENIED, GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, Unresolvable, to_error
@@ -93,7 +90,7 @@ class Transport:
                 pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
             finally:
                 self.targets = attempts.backoff.order
-            await asyncio.sleep(pause_s)
+            await self.pause(pause_s)
             await self.look()
 
     async def _greet(self, target: str, limit_s: float) -> None:
@@ -123,9 +120,15 @@ class Transport:
         self, target: str, method: Method[Request, Response], request: Request
     ) -> Stream[grpc.aio.Channel]:
         """Return a new stream of answers."""
+        await self.look()
         line, metadata = await self._find(target), self._connections.metadata()
         call = line.method(method, is_stream=True)(request, metadata=metadata)
         return Stream(line, target, metadata, call)
+
+    async def receive(self, stream: Stream[grpc.aio.Channel]) -> Any:
+        """Return the next answer; None: the stream has ended."""
+        answer = await stream.call.read()
+        return None if answer is grpc.aio.EOF else answer
 
     async def look(self) -> None:
         """Let renewed files count from the next attempt on, if they can be read soon."""
@@ -156,6 +159,10 @@ class Transport:
             failure = await asyncio.to_thread(self._connections.look_into, failure, target)
         return failure
 
+    async def pause(self, pause_s: float) -> None:
+        """Wait before another attempt."""
+        await asyncio.sleep(pause_s)
+
     async def _find(self, target: str) -> Line[grpc.aio.Channel]:
         if self._is_closed:
             raise ClientClosed("the client was closed")
@@ -185,116 +192,3 @@ async def _read_files(call: Callable[[], _T]) -> _T | None:
         async with asyncio.timeout(READ_S_MAX):
             await done.wait()
     return found[0] if found else None
-
-
-class Pages(Generic[Item]):
-    """The entries of a list, read page by page as they are wanted."""
-
-    def __init__(self, transport: Transport, listing: Listing[Any, Any, Item]) -> None:
-        """Begin before the first page."""
-        self._transport = transport
-        self._listing = listing
-        self.first: Any = None
-        """The first page, once it was read: the message of the contract."""
-        self.latest: Any = None
-        """The page that was read last."""
-
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        """Yield every entry, once."""
-        while True:
-            page = await self._transport.run(self._listing.call())
-            self.first, self.latest = page if self.first is None else self.first, page
-            for item in self._listing.items(page):
-                yield item
-            if not self._listing.advance(page):
-                return
-
-
-class Watch(Generic[Item]):
-    """What a stream brings. It connects again by itself; it ends when it is closed.
-
-    It begins with the first answer, for which `async with` waits: what happens later is not missed.
-    """
-
-    def __init__(self, transport: Transport, following: Following[Any, Any, Item]) -> None:
-        """Begin without a connection."""
-        self._transport = transport
-        self._following = following
-        self._items: deque[Item] = deque()
-        self._stream: Stream[grpc.aio.Channel] | None = None
-        self._order = transport.targets
-        """The coordinator of the stream, and then the others."""
-        self._backoff: Backoff | None = None
-        """Of the outage; None: there is none."""
-        self._is_begun = False
-
-    async def __aenter__(self) -> Self:
-        """Wait for the first answer.
-
-        Raises:
-            RallypointError: when there is none.
-        """
-        if not self._is_begun:
-            await self._receive()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End the stream."""
-        if self._stream is not None:
-            self._stream.call.cancel()
-
-    def __aiter__(self) -> AsyncIterator[Item]:
-        """Return itself."""
-        return self
-
-    async def __anext__(self) -> Item:
-        """Wait for the next one.
-
-        Raises:
-            RallypointError: when there is none, because of an outage that is too long or a refusal.
-            StopAsyncIteration: when the coordinator has ended it.
-        """
-        while not self._items:
-            if not await self._receive():
-                raise StopAsyncIteration
-        return self._items.popleft()
-
-    async def _open(self) -> Stream[grpc.aio.Channel]:
-        backoff, following = self._backoff, self._following
-        self._order = self._transport.targets if backoff is None else backoff.order
-        return await self._transport.open(self._order[0], following.method, following.request)
-
-    async def _receive(self) -> bool:
-        """Take one answer; return whether there was one."""
-        while True:
-            stream = self._stream
-            try:
-                if stream is None:
-                    await self._transport.look()
-                    stream = self._stream = await self._open()
-                answer = await stream.call.read()
-            except grpc.RpcError as error:
-                self._stream = None
-                line = None if stream is None else stream.line
-                failure = await self._transport.read(error, self._order[0], line)
-            else:
-                if answer is grpc.aio.EOF:
-                    return False
-                self._backoff, self._is_begun = None, True
-                self._transport.reached(stream.target)
-                self._items.extend(self._following.take(answer))
-                return True
-            if stream and await self._transport.is_renewed(failure, stream.metadata):
-                continue
-            if self._backoff is None:
-                limit_s = self._transport.limit_s
-                self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)
-            also = self._following.transient if self._is_begun else ()
-            pause_s = self._backoff.pause_s(failure, also)
-            self._transport.targets = self._backoff.order
-            await asyncio.sleep(pause_s)

@@ -1,3 +1,4 @@
+# Generated from aio.py by `make client`. Do not edit.
 """The blocking client: a method for each RPC of the coordinator.
 
 Answers are the messages of the contract, `rallypoint.v1`. Times are in seconds. Without a
@@ -8,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, workers
+from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
 from rallypoint.client.known import Known
-from rallypoint.client.operations.sync import Operations
-from rallypoint.client.sync_transport import Pages, Transport, Watch
+from rallypoint.client.sync_lists import Pages, Watch
+from rallypoint.client.sync_transport import Reports, Transport
 from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
@@ -27,7 +28,7 @@ from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.access import Access
 
 
-class Client(Operations):
+class Client(Reports):
     """The services of one coordinator, or of several that share a store. Threads may share it."""
 
     def __init__(
@@ -157,6 +158,57 @@ class Client(Operations):
         """
         return Watch(self._transport, jobs.watch_jobs(prefix, after))
 
+    def create_job(
+        self, job_id: str, spec: job_pb2.JobSpec, *, timeout_s: float | None = None
+    ) -> jobs_pb2.CreateJobResponse:
+        """Fix the specification of a job's next run before its first agent comes."""
+        return self._transport.run(operations.create_job(job_id, spec), timeout_s)
+
+    def cancel_job(
+        self,
+        job_id: str,
+        *,
+        run: int = 0,
+        reason: str = "",
+        give_up_silent_nodes: bool = False,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.CancelJobResponse:
+        """End a run; 0: the latest. Its workers are stopped, and its agents exit.
+
+        With `give_up_silent_nodes` nodes that do not answer count as lost at once.
+        """
+        call = operations.cancel_job(job_id, run, reason, give_up_silent_nodes=give_up_silent_nodes)
+        return self._transport.run(call, timeout_s)
+
+    def restart_job(
+        self, job_id: str, *, round: int = 0, reason: str = "", timeout_s: float | None = None
+    ) -> jobs_pb2.RestartJobResponse:
+        """Stop a round and begin another one, without charging a restart; 0: whichever runs."""
+        return self._transport.run(operations.restart_job(job_id, round, reason), timeout_s)
+
+    def update_job(
+        self,
+        job_id: str,
+        update: jobs_pb2.JobUpdate,
+        *,
+        revision: int = 0,
+        reason: str = "",
+        require_nodes: bool = False,
+        timeout_s: float | None = None,
+    ) -> jobs_pb2.UpdateJobResponse:
+        """Change what is set in `update`, if no operator has changed it since `revision`.
+
+        With `require_nodes` it stops no round to wait for nodes that are not there: `Refused`.
+        """
+        call = operations.update_job(job_id, update, revision, reason, require_nodes=require_nodes)
+        return self._transport.run(call, timeout_s)
+
+    def delete_job(
+        self, job_id: str, *, run: int = 0, timeout_s: float | None = None
+    ) -> jobs_pb2.DeleteJobResponse:
+        """Forget a job that has ended. While its agents leave, it is tried again."""
+        return self._transport.run(operations.delete_job(job_id, run), timeout_s)
+
     # --- Nodes ------------------------------------------------------------------------------------
 
     def get_node(
@@ -168,6 +220,32 @@ class Client(Operations):
     def list_nodes(self, job_id: str, *, page_size: int = 0) -> Pages[node_pb2.Node]:
         """Return the nodes of a job, in order of arrival."""
         return Pages(self._transport, jobs.list_nodes(job_id, page_size))
+
+    def drain_node(
+        self,
+        job_id: str,
+        node_name: str,
+        *,
+        drain_timeout_s: float,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> nodes_pb2.DrainNodeResponse:
+        """Ask a node to leave; workers that still run are stopped after `drain_timeout_s`."""
+        call = operations.drain_node(job_id, node_name, drain_timeout_s, reason)
+        return self._transport.run(call, timeout_s)
+
+    def cordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.CordonNodeResponse:
+        """Exclude a node from later rounds."""
+        return self._transport.run(operations.cordon_node(job_id, node_name, reason), timeout_s)
+
+    def uncordon_node(
+        self, job_id: str, node_name: str, *, reason: str = "", timeout_s: float | None = None
+    ) -> nodes_pb2.UncordonNodeResponse:
+        """Let a node into later rounds again."""
+        call = operations.uncordon_node(job_id, node_name, reason)
+        return self._transport.run(call, timeout_s)
 
     # --- Events -----------------------------------------------------------------------------------
 
@@ -221,23 +299,6 @@ class Client(Operations):
     ) -> worker_pb2.ReportProgressResponse:
         """Report that training has reached a step, counted over all rounds from 1 on."""
         return self._transport.run(workers.report_progress(job_id, step), timeout_s)
-
-    def begin_report(
-        self,
-        job_id: str,
-        step: int,
-        timeout_s: float,
-        *,
-        step_ago_ms: int = 0,
-        reached: workers.Reached | None = None,
-        is_last: bool = False,
-    ) -> Any:
-        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future.
-
-        The last one has ended when this returns.
-        """
-        call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms, reached=reached)
-        return self._transport.begin(call, timeout_s, is_last=is_last)
 
     # --- Barriers ---------------------------------------------------------------------------------
 
@@ -307,7 +368,8 @@ class Client(Operations):
     ) -> keys_pb2.KeyWritten:
         """Set a key."""
         call = keys.put_key(self._known, job_id, key, value, scope)
-        return self._transport.run(call, timeout_s).results[0]
+        answer = self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     def add_to_key(
         self,
@@ -320,7 +382,8 @@ class Client(Operations):
     ) -> keys_pb2.KeyWritten:
         """Add to the number that a key holds."""
         call = keys.add_to_key(self._known, job_id, key, amount, scope)
-        return self._transport.run(call, timeout_s).results[0]
+        answer = self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     def compare_and_set_key(
         self,
@@ -334,7 +397,8 @@ class Client(Operations):
     ) -> keys_pb2.KeyWritten:
         """Set a key if it is as expected; the answer says whether it was."""
         call = keys.compare_and_set_key(self._known, job_id, key, value, expected, scope)
-        return self._transport.run(call, timeout_s).results[0]
+        answer = self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     def delete_key(
         self,
@@ -347,7 +411,8 @@ class Client(Operations):
     ) -> keys_pb2.KeyWritten:
         """Delete a key if it exists, and is as expected."""
         call = keys.delete_key(self._known, job_id, key, expected, scope)
-        return self._transport.run(call, timeout_s).results[0]
+        answer = self._transport.run(call, timeout_s)
+        return answer.results[0]
 
     def write_keys(
         self,

@@ -17,24 +17,21 @@ import os
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
 from rallypoint.base.names import LOOK_UP_S_MAX, Unresolved
-from rallypoint.client.attempts import CHECK, Attempts, Backoff, Call, Method, Request, Response
-from rallypoint.client.calls.lists import Following, Item, Listing
+from rallypoint.client.attempts import CHECK, Attempts, Call, Method, Request, Response
+from rallypoint.client.calls import workers
 from rallypoint.client.channel import GREET_S_MAX, Connections, Line, Stream
 from rallypoint.client.errors import ClientClosed
 from rallypoint.client.failures import Failure, Unresolvable, read_failure, to_error
 from rallypoint.wire.access import Access
 from rallypoint.wire.coordinators import Coordinators
-from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.credentials import Credentials, Metadata
 from rallypoint.wire.resolved import resolve
 
 IDLE_S = 0.005
@@ -135,7 +132,7 @@ class Transport:
             else:
                 self.reached(target)
                 return attempts.succeed(response)
-            if self._connections.has_newer(failure, metadata):
+            if self.is_renewed(failure, metadata):
                 continue
             try:
                 pause_s = attempts.fail(failure)  # an error from here shows nothing of gRPC
@@ -182,9 +179,13 @@ class Transport:
         call = line.method(method, is_stream=True)(request, metadata=metadata)
         return Stream(line, target, metadata, call)
 
-    def is_renewed(self, failure: Failure, stream: Stream[grpc.Channel]) -> bool:
-        """Return whether a stream was refused that had an old token."""
-        return self._connections.has_newer(failure, stream.metadata)
+    def receive(self, stream: Stream[grpc.Channel]) -> Any:
+        """Return the next answer; None: the stream has ended."""
+        return next(stream.call, None)
+
+    def is_renewed(self, failure: Failure, metadata: Metadata) -> bool:
+        """Return whether a call was refused that had an old token."""
+        return self._connections.has_newer(failure, metadata)
 
     def read(self, error: grpc.RpcError, target: str, line: Line[grpc.Channel] | None) -> Failure:
         """Return how a call failed.
@@ -231,123 +232,24 @@ def close_in(pid: int, channel: grpc.Channel) -> None:
         channel.close()
 
 
-class Pages(Generic[Item]):
-    """The entries of a list, read page by page as they are wanted."""
+class Reports:
+    """The part of the blocking client that the asyncio one needs not."""
 
-    def __init__(self, transport: Transport, listing: Listing[Any, Any, Item]) -> None:
-        """Begin before the first page."""
-        self._transport = transport
-        self._listing = listing
-        self.first: Any = None
-        """The first page, once it was read: the message of the contract."""
-        self.latest: Any = None
-        """The page that was read last."""
+    _transport: Transport
 
-    def __iter__(self) -> Iterator[Item]:
-        """Yield every entry, once."""
-        while True:
-            page = self._transport.run(self._listing.call())
-            self.first, self.latest = page if self.first is None else self.first, page
-            yield from self._listing.items(page)
-            if not self._listing.advance(page):
-                return
-
-
-class Watch(Generic[Item]):
-    """What a stream brings. It connects again by itself; it ends when it is closed.
-
-    It begins with the first answer, for which `with` waits: what happens later is not missed. One
-    thread reads it; any may close it.
-    """
-
-    def __init__(self, transport: Transport, following: Following[Any, Any, Item]) -> None:
-        """Begin without a connection."""
-        self._transport = transport
-        self._following = following
-        self._items: deque[Item] = deque()
-        self._stream: Stream[grpc.Channel] | None = None
-        self._order = transport.targets
-        """The coordinator of the stream, and then the others."""
-        self._backoff: Backoff | None = None
-        """Of the outage; None: there is none."""
-        self._is_begun = False
-        self._is_closed = False
-
-    def __enter__(self) -> Self:
-        """Wait for the first answer.
-
-        Raises:
-            RallypointError: when there is none.
-        """
-        if not self._is_begun:
-            self._receive()
-        return self
-
-    def __exit__(
+    def begin_report(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
+        job_id: str,
+        step: int,
+        timeout_s: float,
+        *,
+        step_ago_ms: int = 0,
+        reached: workers.Reached | None = None,
+        is_last: bool = False,
+    ) -> Any:
+        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future.
 
-    def close(self) -> None:
-        """End the stream, and whatever waits for it."""
-        self._is_closed = True
-        stream = self._stream
-        if stream is not None:
-            stream.call.cancel()
-
-    def __iter__(self) -> Iterator[Item]:
-        """Return itself."""
-        return self
-
-    def __next__(self) -> Item:
-        """Wait for the next one.
-
-        Raises:
-            RallypointError: when there is none, because of an outage that is too long or a refusal.
-            StopIteration: when it was closed, or the coordinator has ended it.
+        The last one has ended when this returns.
         """
-        while not self._items:
-            if not self._receive():
-                raise StopIteration
-        return self._items.popleft()
-
-    def _open(self) -> Stream[grpc.Channel]:
-        backoff, following = self._backoff, self._following
-        self._order = self._transport.targets if backoff is None else backoff.order
-        return self._transport.open(self._order[0], following.method, following.request)
-
-    def _receive(self) -> bool:
-        """Take one answer; return whether there was one."""
-        while not self._is_closed:
-            stream = self._stream
-            try:
-                stream = stream or self._open()
-                self._stream = stream
-                answer = next(stream.call)
-            except StopIteration:
-                break
-            except grpc.RpcError as error:
-                self._stream = None
-                if self._is_closed:
-                    break
-                line = None if stream is None else stream.line
-                failure = self._transport.read(error, self._order[0], line)
-            else:
-                self._backoff, self._is_begun = None, True
-                self._transport.reached(stream.target)
-                self._items.extend(self._following.take(answer))
-                return True
-            if stream is not None and self._transport.is_renewed(failure, stream):
-                continue
-            if self._backoff is None:
-                limit_s = self._transport.limit_s
-                self._backoff = Backoff(self._order, limit_s, time.monotonic, random.uniform)
-            also = self._following.transient if self._is_begun else ()
-            pause_s = self._backoff.pause_s(failure, also)
-            self._transport.targets = self._backoff.order
-            self._transport.pause(pause_s)
-        return False
+        call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms, reached=reached)
+        return self._transport.begin(call, timeout_s, is_last=is_last)

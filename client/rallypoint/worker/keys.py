@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rallypoint.client.values import Scope
 
 if TYPE_CHECKING:
-    from rallypoint.client.sync_transport import Watch
+    from rallypoint.client.sync_lists import Watch
     from rallypoint.v1.key_value_service_pb2 import KeyEvent, KeyValueHeader
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from typing import Any
 
@@ -141,17 +140,6 @@ def test_every_method_is_that_of_the_contract() -> None:
     known.pop("/rallypoint.v1.AgentService/Relay")
 
     assert known == ours
-
-
-def test_both_forms_have_the_same_methods() -> None:
-    """With the same arguments; what blocks in one is awaited in the other."""
-
-    def read(kind: type) -> dict[str, tuple[str, ...]]:
-        found = inspect.getmembers(kind, inspect.isfunction)
-        public = {name: one for name, one in found if name[0] != "_" and name != "begin_report"}
-        return {name: tuple(inspect.signature(one).parameters) for name, one in public.items()}
-
-    assert read(Client) == read(AsyncClient)
 
 
 @FORMS
