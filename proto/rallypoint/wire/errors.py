@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
@@ -31,7 +32,7 @@ DOMAIN = "rallypoint.v1"
 
 
 def pack_status(
-    code: int,
+    code: grpc.StatusCode,
     text: str,
     detail: Message | None,
     *,
@@ -42,7 +43,7 @@ def pack_status(
     """Return a status with its details.
 
     Args:
-        code: number of the gRPC status.
+        code: of the gRPC status.
         text: message for people.
         detail: message of `error_details.proto`, or None.
         reason: why, as a constant for programs.
@@ -53,7 +54,7 @@ def pack_status(
     from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 
     name = details_pb2.RefusalReason.Name(reason).removeprefix(REASON_PREFIX)
-    status = Status(code=code, message=text[:TEXT_CHARS_MAX])
+    status = Status(code=code.value[0], message=text[:TEXT_CHARS_MAX])
     if detail is not None:
         status.details.add().Pack(detail)
     status.details.add().Pack(ErrorInfo(reason=name, domain=DOMAIN))

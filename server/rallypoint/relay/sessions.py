@@ -166,7 +166,7 @@ def _too_large(message: bytes) -> End:
 def _sent_twice() -> End:
     """End a stream as the coordinator would, which gets only one token of an agent."""
     code, reason = grpc.StatusCode.UNAUTHENTICATED, details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID
-    status = pack_status(code.value[0], sent_twice(TOKEN_KEY), None, reason=reason)
+    status = pack_status(code, sent_twice(TOKEN_KEY), None, reason=reason)
     return End(code, status.message, status.SerializeToString())
 
 

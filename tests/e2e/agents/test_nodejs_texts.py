@@ -77,7 +77,7 @@ def read_ending(world: World, client: Client, status: Status) -> dict[str, objec
 
 def test_refusal_is_judged_by_its_reason(world: World, client: Client) -> None:
     """The details may come in any order, and some may be unknown."""
-    (code, _) = grpc.StatusCode.FAILED_PRECONDITION.value
+    code = grpc.StatusCode.FAILED_PRECONDITION
     reason = details_pb2.REFUSAL_REASON_SPEC_MISMATCH
     detail = details_pb2.SpecMismatch()
     status = pack_status(code, "refused", detail, reason=reason, field="hello.spec")
@@ -93,7 +93,7 @@ def test_refusal_is_judged_by_its_reason(world: World, client: Client) -> None:
 
 def test_refusal_with_a_pause_is_not_final(world: World, client: Client) -> None:
     """A limit that is reached for now makes the agent wait, whatever the reason."""
-    (code, _) = grpc.StatusCode.RESOURCE_EXHAUSTED.value
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = details_pb2.REFUSAL_REASON_LIMIT_REACHED
     limit = details_pb2.LimitReached()
     later = pack_status(code, "refused", limit, reason=reason, retry_ms=1500)

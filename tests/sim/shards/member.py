@@ -16,7 +16,7 @@ from rallypoint.server.etcd.errors import EtcdError
 from rallypoint.server.journal.etcd.fleet import Fleet as Fixed
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.rpc.routing.errors import not_owner_status, unserved_status
+from rallypoint.server.rpc.errors import no_owner_status, not_owner_status
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.life import Fact
 from rallypoint.server.shards.ownership import Ownership
@@ -95,7 +95,7 @@ class Member:
         """Return how the stream of an agent ends whose shard is not served here."""
         address = self.ownership.owner_address(shard)
         if address in (None, self.address):
-            return unserved_status(shard, self.ownership.standing.trouble)
+            return no_owner_status(shard, self.ownership.standing.trouble)
         assert address is not None
         return not_owner_status(address, IDENTITY)
 

@@ -24,6 +24,7 @@ from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
 from rallypoint.server.rpc.about.views import Start, coordinator_message
 from rallypoint.server.rpc.barriers.reading import read_place
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
@@ -46,15 +47,13 @@ from rallypoint.server.rpc.convert.requests import (
     to_uncordon,
     to_update,
 )
-from rallypoint.server.rpc.errors import protocol_status, refusal_status
+from rallypoint.server.rpc.errors import invalid_status, protocol_status, refusal_status
 from rallypoint.server.rpc.events.reading import begin, check_place, to_list
 from rallypoint.server.rpc.events.reading import to_watch as to_watch_events
 from rallypoint.server.rpc.events.views import event_message
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.reading.of_job import list_nodes, list_runs
-from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.notices import notices_message
@@ -141,7 +140,7 @@ class Rig:
             report = to_report(envelope, WORKERS, clock_ms)
             return self.take(to_heartbeat(envelope) if report is None else report)
         except InvalidMessage as invalid:
-            invalid_status(invalid.path, invalid.problem).SerializeToString()
+            invalid_status(invalid).SerializeToString()
             return str(invalid)
         except UnsupportedProtocol as unsupported:
             protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()

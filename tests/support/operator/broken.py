@@ -45,7 +45,7 @@ class _Coordinator(coordinator_grpc.CoordinatorServiceServicer):
         if self._token and shown != f"Bearer {self._token}":
             reason = "INVALID" if shown else "MISSING"
             value = details_pb2.RefusalReason.Value(f"REFUSAL_REASON_ACCESS_TOKEN_{reason}")
-            code: int = grpc.StatusCode.UNAUTHENTICATED.value[0]
+            code = grpc.StatusCode.UNAUTHENTICATED
             context.abort_with_status(
                 rpc_status.to_status(pack_status(code, "", None, reason=value))
             )

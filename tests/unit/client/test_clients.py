@@ -35,7 +35,7 @@ DRAIN = {"drain_timeout_s": 60.0}
 WHY = {"reason": "repaired"}
 UPDATE = {"revision": 7, "require_nodes": True, **WHY}
 COMPACTED = pack_status(
-    grpc.StatusCode.OUT_OF_RANGE.value[0],
+    grpc.StatusCode.OUT_OF_RANGE,
     "compacted",
     details_pb2.KeysCompacted(oldest_revision=40, epoch=9),
     reason=details_pb2.REFUSAL_REASON_KEYS_COMPACTED,
@@ -365,7 +365,7 @@ async def test_watched_job_is_sent_again_after_an_interruption(form: str) -> Non
 
 
 NO_JOB = pack_status(
-    grpc.StatusCode.NOT_FOUND.value[0],
+    grpc.StatusCode.NOT_FOUND,
     "no",
     details_pb2.UnknownJob(job_id="j"),
     reason=details_pb2.REFUSAL_REASON_UNKNOWN_JOB,

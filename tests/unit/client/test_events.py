@@ -14,7 +14,7 @@ from support.clients.scripted import BROKEN, calling
 FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 SEALED = events_pb2.EVENT_KIND_ROUND_SEALED
 LOST = pack_status(
-    grpc.StatusCode.OUT_OF_RANGE.value[0],
+    grpc.StatusCode.OUT_OF_RANGE,
     "lost",
     details_pb2.EventsCompacted(oldest_sequence=40, epoch=9),
     reason=details_pb2.REFUSAL_REASON_EVENTS_COMPACTED,

@@ -35,7 +35,7 @@ async def test_watch_of_a_job_continues_after_its_revision(form: str) -> None:
 
 
 GAP = pack_status(
-    grpc.StatusCode.OUT_OF_RANGE.value[0],
+    grpc.StatusCode.OUT_OF_RANGE,
     "compacted",
     details_pb2.RevisionCompacted(oldest_revision=40, epoch=9),
     reason=details_pb2.REFUSAL_REASON_REVISION_COMPACTED,

@@ -20,7 +20,8 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import Struct
 
-from rallypoint.server.rpc.refusals.table import TABLE
+from rallypoint.server.rpc.errors import REASONS
+from rallypoint.server.rpc.refusals import TABLE
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
@@ -92,7 +93,11 @@ EACH = pytest.mark.parametrize("name", RPCS)
 STREAMS = pytest.mark.parametrize(
     "name", [name for name, rpc in RPCS.items() if rpc.ends == "stall"]
 )
-PLAIN = {kind.name for kind, row in TABLE.items() if row.detail is None and not row.field}
+PLAIN = {
+    kind.name
+    for kind, reason in REASONS.items()
+    if TABLE[reason].detail is None and not TABLE[reason].field
+}
 """Reasons without facts: their name says everything."""
 
 

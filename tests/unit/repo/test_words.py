@@ -58,7 +58,7 @@ FORWARDED = {
 }
 """Events that are logged elsewhere than where they are named."""
 
-MESSAGE_CALLS = frozenset({"fail", "invalid_status", "require"})
+MESSAGE_CALLS = frozenset({"fail", "require", "silent_status"})
 """Functions besides exceptions whose string arguments are messages to people."""
 
 BANNED = (

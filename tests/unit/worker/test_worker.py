@@ -124,7 +124,7 @@ async def test_further_attempt_of_the_first_call_knows_the_epoch(at: Caller) -> 
 async def test_checkpoints_outlive_a_coordinator_without_memory(at: Caller) -> None:
     """The ranks meet again: it has forgotten who had arrived."""
     reason = details_pb2.REFUSAL_REASON_BARRIER_FORGOTTEN
-    forgotten = pack_status(grpc.StatusCode.DATA_LOSS.value[0], "gone", None, reason=reason)
+    forgotten = pack_status(grpc.StatusCode.DATA_LOSS, "gone", None, reason=reason)
     other = b"\0" * 9  # the other rank, at its first call, without a notice
     at.script.answers["Arrive"] = [BROKEN, forgotten, released(other, other)]
     assert worker.should_checkpoint() is False

@@ -23,7 +23,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import CallRefused
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.errors import lost_status
+from rallypoint.server.rpc.errors import invalid_status, lost_status, silent_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.lines import may_log
@@ -41,7 +41,6 @@ from rallypoint.server.rpc.sessions.connections import (
     note_ends,
 )
 from rallypoint.server.rpc.stalls import Stalls
-from rallypoint.server.rpc.status import invalid_status, silent_status
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 
@@ -207,7 +206,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         except InvalidMessage as invalid:
             if may_log():
                 log.warning("message_rejected", path=invalid.path, problem=invalid.problem)
-            outbox.finish(invalid_status(invalid.path, invalid.problem))
+            outbox.finish(invalid_status(invalid))
             return
         except grpc.aio.UsageError:
             pass  # the stream is gone

@@ -11,7 +11,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.coordinator import InputRefused
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
@@ -27,6 +27,23 @@ class CallRefused(Exception):
         super().__init__(status.message)
         self.status = status
         self.is_forwarded = is_forwarded
+
+
+class LimitExceeded(Exception):
+    """A limit is reached."""
+
+    def __init__(self, limit: Limit, value: int, retry_s: float | None = None) -> None:
+        """Keep what the refusal says.
+
+        Args:
+            limit: the limit.
+            value: its value.
+            retry_s: when another attempt may succeed; None: probably not soon.
+        """
+        super().__init__(f"{value} {limit.value}")
+        self.limit = limit
+        self.value = value
+        self.retry_s = retry_s
 
 
 def unknown_job(job_id: JobId) -> Refusal:

@@ -21,6 +21,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
+from grpc_status import rpc_status
 from msgspec import Struct
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
@@ -42,9 +43,8 @@ from rallypoint.server.rpc.guards.requests import (
     TooMany,
     measure,
 )
-from rallypoint.server.rpc.guards.rests import Rests, bind_rest
+from rallypoint.server.rpc.guards.rests import Rests, bind_rest, rest
 from rallypoint.server.rpc.guards.unread import Unread
-from rallypoint.server.rpc.status import abort_with
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.limits import LEAST_REQUEST_BYTES, SERVICES, request_bytes_max
 
@@ -339,12 +339,16 @@ def _note_rejected(method: str, status: Status) -> None:
 
 
 async def _end(context: Context, end: Status | Exception) -> NoReturn:
-    """End a call."""
+    """End a call. A refusal of many may have to wait, unless another coordinator has made it."""
+    is_forwarded = isinstance(end, CallRefused) and end.is_forwarded
+    if isinstance(end, CallRefused):
+        end = end.status
     try:
-        if isinstance(end, CallRefused):
-            await abort_with(context, end.status, rests=not end.is_forwarded)
         if isinstance(end, Status):
-            await abort_with(context, end)
+            packed = rpc_status.to_status(end)
+            if packed.code in _RESTING and not is_forwarded:
+                await rest()
+            await context.abort(packed.code, packed.details, packed.trailing_metadata)
     except grpc.aio.AbortError as error:
         forget_frames(error)
         end = error
@@ -356,6 +360,14 @@ async def _end(context: Context, end: Status | Exception) -> NoReturn:
         del context, end
 
 
+_RESTING = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+"""The statuses of calls that do not succeed when they are made again at once."""
 CANCEL_S_MAX = 1.0
 """gRPC cancels the call of a peer that has gone, but a write may fail just before."""
 _AFTER_THE_END = (grpc.aio.UsageError, grpc.aio.InternalError, cygrpc.ExecuteBatchError)

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.v1 import job_pb2
 

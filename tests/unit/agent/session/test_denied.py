@@ -102,7 +102,7 @@ def test_reasons_are_those_of_the_contract() -> None:
     """Each ends an agent without workers with the same exit code."""
     for name in sorted(DENIALS):
         reason = details_pb2.RefusalReason.Value(f"{REASON_PREFIX}{name}")
-        status = pack_status(grpc.StatusCode.UNAUTHENTICATED.value[0], "no", None, reason=reason)
+        status = pack_status(grpc.StatusCode.UNAUTHENTICATED, "no", None, reason=reason)
         metadata = ((DETAILS_KEY, status.SerializeToString()),)
         ending = read_ending(grpc.StatusCode.UNAUTHENTICATED, "no", metadata)
 

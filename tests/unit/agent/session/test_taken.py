@@ -69,7 +69,7 @@ async def test_agent_that_was_replaced_ends_at_once(monkeypatch: pytest.MonkeyPa
 def test_both_refusals_are_of_this_kind(detail: Message) -> None:
     """A name and a node rank can be those of a node that was cut off."""
     reason = details_pb2.REFUSAL_REASON_NODE_NAME_IN_USE
-    status = pack_status(grpc.StatusCode.ALREADY_EXISTS.value[0], TEXT, detail, reason=reason)
+    status = pack_status(grpc.StatusCode.ALREADY_EXISTS, TEXT, detail, reason=reason)
     metadata = ((DETAILS_KEY, status.SerializeToString()),)
 
     assert isinstance(read_ending(grpc.StatusCode.ALREADY_EXISTS, TEXT, metadata), Taken)

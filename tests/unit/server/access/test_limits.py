@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from rallypoint.base.open_files import raise_file_limit
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from support.access.protected import protected_site
 from support.core.served import LIMIT_S
 

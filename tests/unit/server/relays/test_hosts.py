@@ -13,16 +13,10 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.callers import as_made
-from rallypoint.server.rpc.guards.peers import (
-    LimitExceeded,
-    Peers,
-    connected_host,
-    host_of,
-    is_peer,
-    name_by,
-)
+from rallypoint.server.rpc.guards.peers import Peers, connected_host, host_of, is_peer, name_by
 from rallypoint.server.rpc.relays import carrying
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc

@@ -30,8 +30,8 @@ from rallypoint.server.rpc.barriers import openings
 from rallypoint.server.rpc.barriers.openings import SMALL_MAX, Openings
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits, rests
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.rpc import job_service, stalls, watchers
-from rallypoint.server.rpc.calls import CallRefused
+from rallypoint.server.rpc.calls import CallRefused, LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.reading import jobs
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.job import summary_message

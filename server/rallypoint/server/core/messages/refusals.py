@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class RefusalKind(Enum):
-    """Why a Hello, a report or a request was refused; `rpc/errors.py` maps each to a status."""
+    """Why a Hello, a report or a request was refused; `rpc/refusals.py` has the status of each."""
 
     SPEC_MISMATCH = "spec mismatch"
     NODE_NAME_IN_USE = "node name in use"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
-from itertools import islice
+from itertools import islice, takewhile
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -21,6 +21,8 @@ from rallypoint.server.core.model.barrier import (
     ParticipantKind,
 )
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.rpc.reading.pages import Room
+from rallypoint.server.rpc.refusals import NAMES_BYTES_MAX
 from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -32,8 +34,6 @@ LISTED_MAX = 1_024
 """Participants that a list of barriers names of each side."""
 TEXT_CHARS_MAX = 300
 """Characters of the reason, which may be a worker's own words; the status has them three times."""
-DETAIL_BYTES_MAX = 1_024
-"""Bytes of names in each list of an error detail: details travel in metadata, of at most 8 KiB."""
 
 _REASONS = {
     BreakReason.LOST: details_pb2.BARRIER_BREAK_REASON_LOST,
@@ -74,7 +74,7 @@ def broken_status(key: BarrierKey, ended: Ended) -> Status:
     broken = ended.broken
     assert broken is not None
     why = broken.text[:TEXT_CHARS_MAX]
-    missing = tuple(_within(broken.missing, DETAIL_BYTES_MAX))
+    missing = tuple(_within(broken.missing))
     detail = details_pb2.BarrierBroken(
         name=key.name,
         generation=ended.generation,
@@ -82,7 +82,7 @@ def broken_status(key: BarrierKey, ended: Ended) -> Status:
         text=why,
         missing_count=broken.missing_count,
         missing=participants_message(missing),
-        lost=participants_message(_within(broken.lost, DETAIL_BYTES_MAX)),
+        lost=participants_message(_within(broken.lost)),
     )
     text = f"barrier {key.name} failed: {why}"
     if missing:
@@ -91,9 +91,7 @@ def broken_status(key: BarrierKey, ended: Ended) -> Status:
         text += f"; {broken.missing_count} missing"
     is_overdue = broken.reason is BreakReason.OVERDUE
     code = grpc.StatusCode.DEADLINE_EXCEEDED if is_overdue else grpc.StatusCode.ABORTED
-    return pack_status(
-        code.value[0], text, detail, reason=details_pb2.REFUSAL_REASON_BARRIER_BROKEN
-    )
+    return pack_status(code, text, detail, reason=details_pb2.REFUSAL_REASON_BARRIER_BROKEN)
 
 
 def barrier_message(
@@ -118,9 +116,6 @@ def barrier_message(
     )
 
 
-def _within(participants: Iterable[Participant], bytes_max: int) -> Iterable[Participant]:
-    for participant in participants:
-        bytes_max -= len(participant.name.encode()) + 4
-        if bytes_max < 0:
-            return
-        yield participant
+def _within(participants: Iterable[Participant]) -> Iterable[Participant]:
+    room = Room(bytes_max=NAMES_BYTES_MAX)
+    return takewhile(lambda one: room.take(len(one.name.encode())), participants)

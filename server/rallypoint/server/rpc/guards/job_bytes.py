@@ -9,8 +9,8 @@ from __future__ import annotations
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import JOBS_MAX
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards.allowance import Allowance
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 
 AGAIN_S_MIN = 0.1
 """After that one that was refused may try again, if its job has used up nearly nothing more."""

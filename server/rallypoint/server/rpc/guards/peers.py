@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.lines import Lines
@@ -38,23 +39,6 @@ _PEER = re.compile("(ipv4|ipv6|unix):[!-~]+")
 VIA = " via "
 """Between a peer that a relay has named and the relay. A relay may name any, so both together count
 as one more host: no relay uses up what the host that it names may use by itself."""
-
-
-class LimitExceeded(Exception):
-    """A limit is reached."""
-
-    def __init__(self, limit: Limit, value: int, retry_s: float | None = None) -> None:
-        """Keep what the refusal says.
-
-        Args:
-            limit: the limit.
-            value: its value.
-            retry_s: when another attempt may succeed; None: probably not soon.
-        """
-        super().__init__(f"{value} {limit.value}")
-        self.limit = limit
-        self.value = value
-        self.retry_s = retry_s
 
 
 class Stream(Struct):

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 
 log = get_logger()
 

@@ -16,11 +16,11 @@ import grpc
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.errors import silent_status
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import RETRY_S, host_of
 from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.server.rpc.guards.received import RECEIVED
-from rallypoint.server.rpc.status import silent_status
 
 _EOF: object = grpc.aio.EOF
 

@@ -15,8 +15,8 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.convert.keys import Get, Page, Watch
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.keys.views import event_message, header_message, kv_message
 from rallypoint.server.rpc.keys.waits import KeyWaits, KeyWatch
 from rallypoint.server.rpc.reading.pages import Room

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
-import grpc
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Written
+from rallypoint.server.rpc.reading.pages import Room
+from rallypoint.server.rpc.refusals import NAMES_BYTES_MAX, status_of
 from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
-from rallypoint.wire.errors import pack_status
-
-DETAIL_BYTES_MAX = 1_024
-"""Bytes of keys in an error detail: details travel in metadata, of at most 8 KiB."""
 
 
 def kv_message(key: str, entry: Entry, *, with_value: bool = True) -> keys_pb2.KeyValue:
@@ -62,18 +60,12 @@ def _result(written: Written, key: str) -> keys_pb2.KeyWritten:
 
 def missing_status(keys: Sequence[str], waited_s: float) -> Status:
     """Return the status for keys that were waited for and do not exist."""
-    named, left = [], DETAIL_BYTES_MAX
-    for key in keys:
-        left -= len(key.encode()) + 4
-        if left < 0:
-            break
-        named.append(key)
-    detail = details_pb2.KeysMissing(missing_count=len(keys), keys=named)
+    room = Room(bytes_max=NAMES_BYTES_MAX)
+    named = takewhile(lambda key: room.take(len(key.encode())), keys)
     more = len(keys) - len(keys[:_SHOWN_MAX])
     shown = ", ".join(keys[:_SHOWN_MAX]) + (f" and {more} more" if more else "")
-    text = f"not all keys existed within {waited_s:g} s; missing: {shown}"
-    code: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-    return pack_status(code, text, detail, reason=details_pb2.REFUSAL_REASON_KEYS_MISSING)
+    reason, count = details_pb2.REFUSAL_REASON_KEYS_MISSING, len(keys)
+    return status_of(reason, missing_count=count, keys=named, waited_s=waited_s, shown=shown)
 
 
 _SHOWN_MAX = 3

@@ -18,8 +18,8 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import LimitExceeded
 from rallypoint.server.rpc.guards.quotas import HostQuota
 
 

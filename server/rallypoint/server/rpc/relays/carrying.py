@@ -22,16 +22,21 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.inbox import InboxFull
-from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.calls import CallRefused, Context, LimitExceeded
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.errors import ended_status, full_status, to_status
+from rallypoint.server.rpc.errors import (
+    ended_status,
+    full_status,
+    invalid_status,
+    silent_status,
+    to_status,
+)
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.lines import Kind, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import (
     RETRY_S,
-    LimitExceeded,
     Peers,
     connected_host,
     host_of,
@@ -44,7 +49,6 @@ from rallypoint.server.rpc.relays.room import Ends, Room
 from rallypoint.server.rpc.relays.seats import Place, Seat, Seats, note_bug
 from rallypoint.server.rpc.relays.writing import Writer
 from rallypoint.server.rpc.sessions.connections import FAREWELL_S_MAX, note_ends
-from rallypoint.server.rpc.status import invalid_status, silent_status
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import NUMBER_MAX
@@ -131,7 +135,8 @@ class Carrying:
         if first is _EOF:
             return silent_status("the stream ended without a message")
         if not first.protocol_version or first.entries:
-            return invalid_status("protocol_version", "the first message has it, and nothing else")
+            problem = "the first message has it, and nothing else"
+            return invalid_status(InvalidMessage("protocol_version", problem))
         if self._entry is not None:
             self._entry.note_joined()
         if may_log():

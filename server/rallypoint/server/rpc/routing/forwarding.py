@@ -19,12 +19,14 @@ from grpc_status import rpc_status
 from msgspec import Struct
 
 from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.errors import owner_lost_status
+from rallypoint.server.rpc.refusals import status_of
 from rallypoint.server.rpc.routing.directory import Directory
-from rallypoint.server.rpc.routing.errors import owner_lost_status, stood_still_status
 from rallypoint.server.rpc.routing.marks import forwarded
 from rallypoint.server.rpc.routing.standstill import Standstill
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.server.shards.lease import now_s
+from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.access import PLAIN
 from rallypoint.wire.channel import Options, client_options
 from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
@@ -138,7 +140,8 @@ class Forwarder:
 
     def _refuse_old(self) -> None:
         if self._standstill.look(now_s()):
-            raise CallRefused(stood_still_status())
+            text = "this coordinator stood still, so the call may be an old one: send it again"
+            raise CallRefused(status_of(details_pb2.REFUSAL_REASON_NO_OWNER, problem=text))
 
     @contextmanager
     def _watching(self, call: _Call, shard: int, address: str) -> Iterator[_Sent]:

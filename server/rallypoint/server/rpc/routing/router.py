@@ -19,17 +19,17 @@ from msgspec import Struct
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.agent_service import AgentService, accept
 from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.errors import (
+    no_owner_status,
+    not_owner_status,
+    store_status,
+)
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.relays.carrying import carry
 from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
-from rallypoint.server.rpc.routing.errors import (
-    not_owner_status,
-    store_status,
-    unserved_status,
-)
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.marks import marked_shard
 from rallypoint.server.rpc.routing.merging.parts import Parts
@@ -173,7 +173,7 @@ class Router(grpc.GenericRpcHandler):
             return local
         address = self._directory.owner_of(shard)
         if address is None or marked_shard(context) is not None:
-            raise CallRefused(unserved_status(shard, self._directory.trouble(shard)))
+            raise CallRefused(no_owner_status(shard, self._directory.trouble(shard)))
         return Remote(address)
 
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
@@ -197,7 +197,7 @@ class Router(grpc.GenericRpcHandler):
             return _Session(local, lambda: self._local.find(shard) is local, self._peers)
         address = self._directory.owner_of(shard)
         if address is None:
-            return unserved_status(shard, self._directory.trouble(shard))
+            return no_owner_status(shard, self._directory.trouble(shard))
         directory = self._directory
         return not_owner_status(address, directory.coordinator_id, directory.trouble())
 

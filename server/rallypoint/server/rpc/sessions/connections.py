@@ -25,13 +25,12 @@ from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.errors import protocol_status
+from rallypoint.server.rpc.errors import invalid_status, protocol_status
 from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.beats import Beats
 from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.status import invalid_status
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import DAY_MS
@@ -126,7 +125,7 @@ class Connections:
         except InvalidMessage as invalid:
             if may_log():
                 log.warning("hello_rejected", path=invalid.path, problem=invalid.problem)
-            return invalid_status(invalid.path, invalid.problem)
+            return invalid_status(invalid)
         except UnsupportedProtocol as unsupported:
             return protocol_status(unsupported.lowest, unsupported.highest)
         identity = hello.identity

@@ -14,12 +14,11 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc import errors
+from rallypoint.server.rpc.calls import LimitExceeded
+from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.guards.access import refusals as access
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
-from rallypoint.server.rpc.guards.peers import LimitExceeded
-from rallypoint.server.rpc.refusals.table import TABLE
-from rallypoint.server.rpc.routing import errors as routing
-from rallypoint.server.rpc.status import invalid_status, silent_status
+from rallypoint.server.rpc.refusals import TABLE
 from rallypoint.server.rpc.views.enums import LIMITS
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import DOMAIN, REASON_PREFIX
@@ -38,16 +37,16 @@ FACTS: dict[RefusalKind, dict[str, str | int]] = {
 """Facts that are no plain words or numbers."""
 VIEWER = Caller("ann", (Role.VIEWER,), Proof.TOKEN, ("train-*",))
 STATUSES = {
-    "INVALID_FIELD": invalid_status("hello.run", "is wrong"),
-    "NO_HELLO": silent_status("silent"),
+    "INVALID_FIELD": errors.invalid_status(InvalidMessage("hello.run", "is wrong")),
+    "NO_HELLO": errors.silent_status("silent"),
     "PROTOCOL_MISMATCH": errors.protocol_status(2, 3),
     "SESSION_LOST": errors.lost_status(),
     "COORDINATOR_ENDED": errors.ended_status(),
     "WATCHER_STALLED": errors.stalled_status(30),
-    "NOT_OWNER": routing.not_owner_status("localhost:1", "c"),
-    "NO_OWNER": routing.no_owner_status(3),
-    "OWNER_LOST": routing.owner_lost_status(3, "localhost:1"),
-    "STORE_UNAVAILABLE": routing.store_status("etcd cannot be reached"),
+    "NOT_OWNER": errors.not_owner_status("localhost:1", "c"),
+    "NO_OWNER": errors.no_owner_status(3),
+    "OWNER_LOST": errors.owner_lost_status(3, "localhost:1"),
+    "STORE_UNAVAILABLE": errors.store_status("etcd cannot be reached"),
     "ACCESS_TOKEN_MISSING": access.token_missing().status,
     "ACCESS_TOKEN_INVALID": access.token_invalid().status,
     "ACCESS_TOKEN_EXPIRED": access.token_expired(VIEWER).status,
@@ -69,12 +68,12 @@ def details_of(status: Status) -> dict[str, Message]:
 
 def status_of(kind: RefusalKind) -> Status:
     """Return the status of a refusal with all facts that its text and its detail name."""
-    row = TABLE[kind]
+    row = TABLE[errors.REASONS[kind]]
     facts: dict[str, str | int] = dict.fromkeys(re.findall(r"{(\w+)", row.text), 7)
     for field in () if row.detail is None else row.detail.DESCRIPTOR.fields:
         if field.type == field.TYPE_STRING:
             facts[field.name] = "x"
-    for of_code in ("differences", "advice"):
+    for of_code in ("shown", "advice"):
         facts.pop(of_code, None)
     facts |= FACTS.get(kind, {})
     return errors.refusal_status(Refusal(kind, tuple(facts.items())))
@@ -91,13 +90,15 @@ def test_enum_lists_all_reasons_and_no_others() -> None:
     kinds = {kind.name for kind in RefusalKind}
 
     assert set(NAMES) == kinds | used_reasons()
-    assert set(TABLE) == set(RefusalKind)
+    assert {reason for reason in details_pb2.RefusalReason.values() if reason} - set(TABLE) == {
+        details_pb2.REFUSAL_REASON_BARRIER_BROKEN
+    }
 
 
 @pytest.mark.parametrize("kind", RefusalKind)
 def test_refusal_has_its_reason(kind: RefusalKind) -> None:
     """Under the contract's domain, with RetryInfo as the table says, and the field at fault."""
-    status, row = status_of(kind), TABLE[kind]
+    status, row = status_of(kind), TABLE[errors.REASONS[kind]]
     found = details_of(status)
     info = found["ErrorInfo"]
 

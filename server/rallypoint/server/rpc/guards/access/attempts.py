@@ -11,9 +11,10 @@ from msgspec import Struct, field
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.limits import HOSTS_MAX, WARNED_S_MIN
-from rallypoint.server.rpc.guards.peers import RETRY_S, LimitExceeded
+from rallypoint.server.rpc.guards.peers import RETRY_S
 
 log = get_logger()
 

@@ -20,7 +20,7 @@ import grpc
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
 from rallypoint.server.core.messages.inputs import Claim
-from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.calls import Context, LimitExceeded
 from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.attempts import Attempts
@@ -40,7 +40,7 @@ from rallypoint.server.rpc.guards.access.refusals import AccessRefused
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
 from rallypoint.server.rpc.guards.lines import Lines
-from rallypoint.server.rpc.guards.peers import LimitExceeded, connected_host
+from rallypoint.server.rpc.guards.peers import connected_host
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 

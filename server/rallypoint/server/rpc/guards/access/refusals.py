@@ -6,37 +6,40 @@ A text names what the caller has sent or may know: never what another caller may
 from __future__ import annotations
 
 import grpc
-from google.rpc.status_pb2 import Status
 
+from rallypoint.server.rpc.calls import CallRefused
 from rallypoint.server.rpc.guards.access.caller import Caller, Role
+from rallypoint.server.rpc.refusals import status_of
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.wire.errors import pack_status
+from rallypoint.wire.errors import REASON_PREFIX
 from rallypoint.wire.job_secret import SLURM_PREFIX
 
-_UNAUTHENTICATED: int = grpc.StatusCode.UNAUTHENTICATED.value[0]
-_PERMISSION_DENIED: int = grpc.StatusCode.PERMISSION_DENIED.value[0]
 
-
-class AccessRefused(Exception):
+class AccessRefused(CallRefused):
     """A call is refused because of who calls."""
 
-    def __init__(self, reason: str, status: Status, callers: tuple[Caller, ...] = ()) -> None:
+    def __init__(
+        self,
+        reason: details_pb2.RefusalReason.ValueType,
+        problem: str,
+        callers: tuple[Caller, ...] = (),
+    ) -> None:
         """Keep how the call ends.
 
         Args:
-            reason: for the log, as the contract names it.
-            status: for the caller.
+            reason: why, for programs and for the log.
+            problem: for the caller.
             callers: who has called, as far as is known.
         """
-        super().__init__(reason)
-        self.reason = reason
-        self.status = status
+        super().__init__(status_of(reason, problem=problem))
+        self.reason = details_pb2.RefusalReason.Name(reason).removeprefix(REASON_PREFIX)
         self.callers = callers
 
     @property
     def is_unknown(self) -> bool:
         """Return whether it is not known who calls."""
-        return bool(self.status.code == _UNAUTHENTICATED)
+        unauthenticated: int = grpc.StatusCode.UNAUTHENTICATED.value[0]
+        return bool(self.status.code == unauthenticated)
 
 
 def token_missing(certificate: str = "") -> AccessRefused:
@@ -48,23 +51,13 @@ def token_missing(certificate: str = "") -> AccessRefused:
     text = "this coordinator asks who calls: set --token-file or RALLYPOINT_TOKEN"
     if certificate:
         text = f"the certificate of {certificate!r} has no role here: set --token-file, too"
-    return AccessRefused(
-        "ACCESS_TOKEN_MISSING",
-        pack_status(
-            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_MISSING
-        ),
-    )
+    return AccessRefused(details_pb2.REFUSAL_REASON_ACCESS_TOKEN_MISSING, text)
 
 
 def token_invalid(text: str = "") -> AccessRefused:
     """Return the refusal of a token that no entry has; `text` says what else is wrong."""
     text = text or "the access token is not one of this coordinator's: check the token file"
-    return AccessRefused(
-        "ACCESS_TOKEN_INVALID",
-        pack_status(
-            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID
-        ),
-    )
+    return AccessRefused(details_pb2.REFUSAL_REASON_ACCESS_TOKEN_INVALID, text)
 
 
 def token_unknown(token: str) -> AccessRefused:
@@ -77,24 +70,13 @@ def token_unknown(token: str) -> AccessRefused:
 def token_expired(caller: Caller) -> AccessRefused:
     """Return the refusal of a token that was valid once."""
     text = f"the access token of {caller.name!r} has expired: replace it in the token file"
-    return AccessRefused(
-        "ACCESS_TOKEN_EXPIRED",
-        pack_status(
-            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED
-        ),
-        (caller,),
-    )
+    return AccessRefused(details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED, text, (caller,))
 
 
 def round_over(number: int) -> AccessRefused:
     """Return the refusal of a worker whose round has been over for too long; `number` is its."""
     text = f"the worker token of round {number} has expired: its round, or its run, is over"
-    return AccessRefused(
-        "ACCESS_TOKEN_EXPIRED",
-        pack_status(
-            _UNAUTHENTICATED, text, None, reason=details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED
-        ),
-    )
+    return AccessRefused(details_pb2.REFUSAL_REASON_ACCESS_TOKEN_EXPIRED, text)
 
 
 def role_not_allowed(callers: tuple[Caller, ...], needed: tuple[Role, ...]) -> AccessRefused:
@@ -104,16 +86,8 @@ def role_not_allowed(callers: tuple[Caller, ...], needed: tuple[Role, ...]) -> A
     )
     wanted = " or ".join(role.value for role in needed)
     need = f"this call needs the role {wanted}" if needed else "no role allows this call"
-    return AccessRefused(
-        "ROLE_NOT_ALLOWED",
-        pack_status(
-            _PERMISSION_DENIED,
-            f"{shown}: {need}",
-            None,
-            reason=details_pb2.REFUSAL_REASON_ROLE_NOT_ALLOWED,
-        ),
-        callers,
-    )
+    reason = details_pb2.REFUSAL_REASON_ROLE_NOT_ALLOWED
+    return AccessRefused(reason, f"{shown}: {need}", callers)
 
 
 def job_not_allowed(callers: tuple[Caller, ...], job_id: str) -> AccessRefused:
@@ -126,14 +100,5 @@ def job_not_allowed(callers: tuple[Caller, ...], job_id: str) -> AccessRefused:
     names = " and ".join(f"{caller.name!r}" for caller in callers)
     patterns = ", ".join(pattern for caller in callers for pattern in caller.jobs)
     about = f"job {job_id!r}" if job_id else "all jobs"
-    return AccessRefused(
-        "JOB_NOT_ALLOWED",
-        pack_status(
-            _PERMISSION_DENIED,
-            f"{names} may not call about {about}, only about {patterns}",
-            None,
-            reason=details_pb2.REFUSAL_REASON_JOB_NOT_ALLOWED,
-            field="job_id",
-        ),
-        callers,
-    )
+    text = f"{names} may not call about {about}, only about {patterns}"
+    return AccessRefused(details_pb2.REFUSAL_REASON_JOB_NOT_ALLOWED, text, callers)

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.rpc.calls import CallRefused, Context
-from rallypoint.server.rpc.errors import refusal_status
+from rallypoint.server.rpc.errors import no_owner_status, refusal_status
 from rallypoint.server.rpc.events.reading import to_kinds_checked
 from rallypoint.server.rpc.reading.pages import PAGE_BYTES_MAX, PAGE_MAX, Room, read_token
-from rallypoint.server.rpc.routing.errors import no_owner_status
 from rallypoint.server.rpc.routing.merging.parts import (
     Parts,
     Take,

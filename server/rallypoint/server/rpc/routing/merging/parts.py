@@ -17,10 +17,9 @@ from google.protobuf.message import Message
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.checks import require
-from rallypoint.server.rpc.errors import to_status
+from rallypoint.server.rpc.errors import no_owner_status, to_status
 from rallypoint.server.rpc.routing.contexts import PartContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
-from rallypoint.server.rpc.routing.errors import no_owner_status, unserved_status
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.wire.limits import NUMBER_MAX
@@ -135,7 +134,7 @@ class Parts:
     def _address(self, shard: int) -> str:
         address = self._directory.owner_of(shard)
         if address is None:
-            raise CallRefused(unserved_status(shard, self._directory.trouble(shard)))
+            raise CallRefused(no_owner_status(shard, self._directory.trouble(shard)))
         return address
 
 

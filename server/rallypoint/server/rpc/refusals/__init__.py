@@ -1,1 +1,0 @@
-"""What each refusal of the coordinator looks like to its caller."""
