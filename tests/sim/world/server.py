@@ -111,7 +111,7 @@ class Server:
         back_ms = timing.window_ms
         if self._past.contacts is not None:
             back_ms = self._past.origin_ms + reattach_ms(timing, timing.compute_lease_ms(spec, 0))
-        return max(back_ms, self.state.listens_until_ms or 0)  # a first window may begin again
+        return max(back_ms, self.state.listens_until_ms)  # a first window may begin again
 
     def unix_ms(self) -> int:
         """Return the wall clock of its host."""

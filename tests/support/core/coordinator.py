@@ -86,11 +86,12 @@ class Bench:
             timing=timing or Timing(),
             first_epoch=epoch,
             window_until_ms=window_ms,
+            listens_until_ms=window_ms,
             has_unknown_past=window_ms > 0,
         )
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
-        self.records: list[JournalRecord] = [EpochRaised(epoch)]
+        self.records: list[JournalRecord] = [EpochRaised(epoch, window_until_ms=window_ms)]
         self.effects: list[Effect] = []
         """All effects so far."""
         self.agents: dict[SessionId, FakeAgent] = {}

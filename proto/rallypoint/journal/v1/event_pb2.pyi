@@ -80,7 +80,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_NETWORK_SUSPECTED: _EventKind.ValueType  # 26
     """The network is suspected: many streams broke at once."""
     EVENT_KIND_ROUND_PROGRESSED: _EventKind.ValueType  # 27
-    """A worker of the round reported progress for the first time. Since format 3."""
+    """A worker of the round reported progress for the first time."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kind of an event, as readers see it."""
@@ -140,7 +140,7 @@ EVENT_KIND_NODE_UNCORDONED: EventKind.ValueType  # 25
 EVENT_KIND_NETWORK_SUSPECTED: EventKind.ValueType  # 26
 """The network is suspected: many streams broke at once."""
 EVENT_KIND_ROUND_PROGRESSED: EventKind.ValueType  # 27
-"""A worker of the round reported progress for the first time. Since format 3."""
+"""A worker of the round reported progress for the first time."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

@@ -665,7 +665,7 @@ class Job(_message.Message):
     @_builtins.property
     def ended_round(self) -> _round_pb2.Timeline:
         """How the previous round ended, from its first failure until it was swept: the next round's timeline
-        begins with it. Absent before the second round of the run, and before format 3.
+        begins with it. Absent before the second round of the run.
         """
 
     def __init__(

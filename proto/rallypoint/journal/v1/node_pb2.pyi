@@ -88,7 +88,7 @@ class Program(_message.Message):
     may_differ: _builtins.bool
     """Its operator allows other programs beside it."""
     worker_command: _builtins.str
-    """How its agent starts a worker, without arguments; empty when unknown, and before format 3."""
+    """How its agent starts a worker, without arguments; empty when unknown."""
     def __init__(
         self,
         *,
@@ -257,7 +257,7 @@ class Node(_message.Message):
     """Its first Hello named no run: no earlier coordinator knew it."""
     missed_ms: _builtins.int
     """Since when the coordinator has been there without it, in journal time; absent: it was connected
-    when the last process of the coordinator ended. Since format 3.
+    when the last process of the coordinator ended.
     """
     @_builtins.property
     def identity(self) -> Global___Identity:

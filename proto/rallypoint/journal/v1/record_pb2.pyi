@@ -43,12 +43,10 @@ class EpochRaised(_message.Message):
     unknown.
     """
     window_until_ms: _builtins.int
-    """When the first window of this life closes; 0: it has none. Absent: as before, or as if the
-    journal had begun with a window of the usual length, before format 2.
-    """
+    """When the first window of this life closes; 0: it has none. Absent: as before."""
     at_ms: _builtins.int
     """When the coordinator has started again, in journal time: every node that is known is missed from
-    then on, until it returns. Absent: it has not, or before format 3.
+    then on, until it returns. Absent: it has not.
     """
     def __init__(
         self,
@@ -76,7 +74,7 @@ Global___EpochRaised: _TypeAlias = EpochRaised  # noqa: Y015
 @_typing.final
 class ClockMeasured(_message.Message):
     """What the wall clock says at a moment of journal time: one of them may have stood. While something
-    waits, one a second keeps the journal time that has passed. Since format 2.
+    waits, one a second keeps the journal time that has passed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -224,7 +222,7 @@ class RoundStopped(_message.Message):
     reason: _round_pb2.RoundReason.ValueType
     """Why."""
     note: _builtins.str
-    """The reason of the operator who has stopped it; empty without one, and before format 3."""
+    """The reason of the operator who has stopped it; empty without one."""
     def __init__(
         self,
         *,
@@ -859,7 +857,7 @@ class NodeNoted(_message.Message):
     """Latest round whose processes survived SIGKILL here; 0: none."""
     missed_ms: _builtins.int
     """Since when the coordinator has been there without it, in journal time; absent: it was connected
-    when the last process of the coordinator ended. Since format 3.
+    when the last process of the coordinator ended.
     """
     @_builtins.property
     def drain(self) -> _job_pb2.Drain:
@@ -1014,11 +1012,11 @@ class RoundChanges(_message.Message):
 
     @_builtins.property
     def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
-        """Ranks of workers that have failed and that no group shows. Since format 2."""
+        """Ranks of workers that have failed and that no group shows."""
 
     @_builtins.property
     def timeline(self) -> _round_pb2.Timeline:
-        """How it came into being. Since format 3."""
+        """How it came into being."""
 
     def __init__(
         self,
@@ -1173,7 +1171,7 @@ class JobChanges(_message.Message):
 
     @_builtins.property
     def ended_round(self) -> _round_pb2.Timeline:
-        """How the previous round ended, from its first failure until it was swept. Since format 3."""
+        """How the previous round ended, from its first failure until it was swept."""
 
     def __init__(
         self,

@@ -310,9 +310,7 @@ Global___StartFailure: _TypeAlias = StartFailure  # noqa: Y015
 
 @_typing.final
 class Timeline(_message.Message):
-    """How a round came into being, as moments of journal time. A moment that is absent is not known.
-    Since format 3.
-    """
+    """How a round came into being, as moments of journal time. A moment that is absent is not known."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -461,7 +459,7 @@ class Round(_message.Message):
     stop_reason: Global___RoundReason.ValueType
     """Why it was stopped; absent while it runs."""
     stop_note: _builtins.str
-    """The reason of the operator who has stopped it; empty without one, and before format 3."""
+    """The reason of the operator who has stopped it; empty without one."""
     @_builtins.property
     def header(self) -> Global___RoundHeader:
         """What its members share."""
@@ -504,11 +502,11 @@ class Round(_message.Message):
 
     @_builtins.property
     def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
-        """Ranks of workers that have failed and that no group shows, ascending; none before format 2."""
+        """Ranks of workers that have failed and that no group shows, ascending."""
 
     @_builtins.property
     def timeline(self) -> Global___Timeline:
-        """How it came into being; absent when it was adopted, and before format 3."""
+        """How it came into being; absent when it was adopted."""
 
     def __init__(
         self,
@@ -619,7 +617,7 @@ class RoundSummary(_message.Message):
     ended_ms: _builtins.int
     """When it was stopped or succeeded."""
     stop_note: _builtins.str
-    """The reason of the operator who has stopped it; empty without one, and before format 3."""
+    """The reason of the operator who has stopped it; empty without one."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its nodes, by group rank."""
@@ -630,7 +628,7 @@ class RoundSummary(_message.Message):
 
     @_builtins.property
     def timeline(self) -> Global___Timeline:
-        """How it came into being; absent when it was adopted, and before format 3."""
+        """How it came into being; absent when it was adopted."""
 
     def __init__(
         self,

@@ -311,7 +311,7 @@ class FailedWorker(_message.Message):
     host: _builtins.str
     """Name of its node's host; empty when unknown."""
     command: _builtins.str
-    """How its agent has started it, without arguments; empty when unknown, and before format 3."""
+    """How its agent has started it, without arguments; empty when unknown."""
     @_builtins.property
     def exit(self) -> Global___WorkerExit:
         """How it ended."""

@@ -81,7 +81,6 @@ def is_listening(memory: Memory, last_ms: int, timing: Timing) -> bool:
         timing: of the coordinator.
     """
     until_ms = memory.listens_until_ms
-    until_ms = timing.window_ms if until_ms is None else until_ms
     return 0 < until_ms and last_ms < until_ms + ADOPTION_MS and timing.window_ms > 0
 
 

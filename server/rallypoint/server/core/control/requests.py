@@ -7,26 +7,11 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.inputs import (
-    CancelJob,
-    CreateJob,
-    DeleteJob,
-    Operation,
-    Uncordon,
-    UpdateJob,
-)
+from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
 from rallypoint.server.core.messages.records import OperationDone
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
-
-_LATER_FIELDS: dict[type, tuple[str, ...]] = {
-    CancelJob: ("give_up_silent_nodes",),
-    UpdateJob: ("reason", "require_nodes"),
-    Uncordon: ("reason",),
-}
-"""Fields that a kind of requests did not always have. While one is empty the digest leaves it out,
-so an older coordinator has the same digest of the same request."""
 
 
 def was_done(draft: Draft, operation: Operation) -> bool:
@@ -57,12 +42,8 @@ def _known(draft: Draft, operation: Operation) -> tuple[str, ...]:
 
 def _key_of(operation: Operation) -> str:
     """Return what is remembered of a request: its id, which has no spaces, and a digest of it."""
-    kind = type(operation)
     fields = msgspec.to_builtins(replace(operation, request_id=""), order="deterministic")
-    for later in _LATER_FIELDS.get(kind, ()):
-        if not fields[later]:
-            del fields[later]
-    content = kind.__name__.encode() + msgspec.json.encode(fields)
+    content = type(operation).__name__.encode() + msgspec.json.encode(fields)
     return f"{operation.request_id} {sha256(content).hexdigest()[:16]}"
 
 

@@ -49,11 +49,11 @@ class EpochRaised(Struct, frozen=True):
     """The coordinator has started again from its journal. Else a coordinator that remembers nothing
     has begun, or another one was at work before this epoch: what it decided is unknown."""
     window_until_ms: int | None = None
-    """When the first window of this life closes, in journal time; 0: it has none. None: as before,
-    or an earlier format."""
+    """When the first window of this life closes, in journal time; 0: it has none. None: as
+    before."""
     at_ms: int | None = None
     """When the coordinator has started again, in journal time: every known node is missed from then
-    on, until it returns. None: it has not, or an earlier format."""
+    on, until it returns. None: it has not."""
 
 
 class ClockMeasured(Struct, frozen=True):

@@ -139,7 +139,7 @@ class Memory(Struct):
     gone: dict[JobId, Gone] = field(default_factory=dict)
     """As in `State.gone`."""
     clocks: Clocks = field(default_factory=Clocks)
-    listens_until_ms: int | None = None
+    listens_until_ms: int = 0
     """As in `State`."""
     broken: dict[JobId, Exception] = field(default_factory=dict)
     """Jobs to which a record could not be applied, and why not."""

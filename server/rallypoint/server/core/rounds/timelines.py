@@ -69,10 +69,7 @@ def ended_timeline(round: Round, now_ms: int) -> Timeline:
 
 def sealed_timeline(job: Job, now_ms: int) -> Timeline:
     """Return the timeline of a round of the job that is sealed now."""
-    before = job.ended_round
-    if before is None:
-        # An earlier format of the journal has only this of the round before.
-        before = Timeline(job.opened_ms if job.disrupted_ms is None else job.disrupted_ms)
+    before = job.ended_round or Timeline(job.opened_ms)
     return replace(before, sealed_ms=now_ms)
 
 

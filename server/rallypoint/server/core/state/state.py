@@ -53,9 +53,8 @@ class State(Struct):
     began with it, or another one was at work before it."""
     window_until_ms: int = 0
     """No round is sealed before this time."""
-    listens_until_ms: int | None = None
-    """When the first window of this life closes, or did; 0: it has none. None: as before format 2
-    of the journal."""
+    listens_until_ms: int = 0
+    """When the first window of this life closes, or did; 0: it has none."""
     has_unknown_past: bool = False
     """Workers of an earlier coordinator process may run. This process began at 0 ms."""
     jobs: dict[JobId, Job] = field(default_factory=dict)

@@ -22,10 +22,8 @@ from rallypoint.server.journal.codec.json_form import from_json, to_json
 from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
 from rallypoint.server.shards.hashing import SHARDS_MAX
 
-VERSION = 2
-"""Of the lines of a store with shards; each batch says its own format."""
-VERSION_OF_ONE = 1
-"""Of the lines of a store with one journal: releases without shards read them."""
+VERSION = 1
+"""Of the lines; each batch says its own format."""
 IDENTITY_DIGITS = 32
 _TAIL = b'{"batches":'
 
@@ -78,7 +76,7 @@ def write_lines(contents: Contents) -> Iterator[bytes]:
     """
     digest = hashlib.sha256()
     head = Head(
-        rallypoint_journal=VERSION if contents.is_sharded else VERSION_OF_ONE,
+        rallypoint_journal=VERSION,
         identity=contents.identity,
         secret=contents.secret,
         shards=contents.shard_count,

@@ -24,7 +24,7 @@ from rallypoint.server.journal.codec.kinds import KINDS, KINDS_BY_NAME
 from rallypoint.server.journal.codec.shapes import BadMessage
 from rallypoint.server.journal.interface import JournalUnreadable
 
-FORMAT = 3
+FORMAT = 1
 """Format that this version writes, and the highest that it reads. Any addition raises it."""
 PART_BYTES = 1_048_576
 """Bytes of a batch of a long list, about: etcd takes requests of at most 1.5 MiB."""

@@ -180,8 +180,8 @@ def test_cordon_that_is_sent_again_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("operation", "digest"),
     [
-        (inputs.UpdateJob(JOB, min_nodes=1, max_nodes=3), "77c711f9dfdfa005"),
-        (inputs.Uncordon(JOB, NodeName("a")), "efc5e09f25cce86d"),
+        (inputs.UpdateJob(JOB, min_nodes=1, max_nodes=3), "0cdc06c3a6c582fb"),
+        (inputs.Uncordon(JOB, NodeName("a")), "229551955eeeca33"),
         (inputs.Cordon(JOB, NodeName("a"), "disk"), "8870de2f7a3c25b0"),
     ],
 )

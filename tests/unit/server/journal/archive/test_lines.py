@@ -68,17 +68,6 @@ def test_shards_come_back() -> None:
     assert json.loads(lines[0])["shards"] == 3
 
 
-def test_release_without_shards_reads_one_journal_only() -> None:
-    """The lines of one journal are what they were; those of shards have another version."""
-    one, several = (
-        json.loads(next(write_lines(contents)))
-        for contents in (contents_of([EpochRaised(7)]), shards_of_three())
-    )
-
-    assert (one["rallypoint_journal"], several["rallypoint_journal"]) == (1, VERSION)
-    assert "shards" not in one
-
-
 @pytest.mark.parametrize(
     ("at", "change", "text"),
     [
