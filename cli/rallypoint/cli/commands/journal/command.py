@@ -58,7 +58,7 @@ DIVISION = Group(
             metavar="N",
             default=0,
             default_text="as many as the file has; 16 for a file from SQLite",
-            help="into how many parts the jobs are divided, for ever",
+            help="into how many parts the jobs of an SQLite file are divided, for ever",
         ),
     ),
 )
@@ -123,8 +123,7 @@ PARSERS = {
             "next import deletes it.",
             "A coordinator on the new journal is the same one, with the same secret: running jobs "
             "continue. Never start both.",
-            "A move from several shards to one journal, or to another number of shards, gives "
-            "events new numbers.",
+            "Shards stay as many as they are: there is no way back into a file.",
         ),
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.server.journal.archive import sqlite
 from rallypoint.server.journal.archive.contents import Contents
-from rallypoint.server.journal.archive.conversion import with_shards, without_shards
+from rallypoint.server.journal.archive.conversion import with_shards
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.open import require_etcd_client
 from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
@@ -34,22 +34,34 @@ def read(state: str, job_id: str = "") -> Contents:
 
 
 def fitted(state: str, contents: Contents, shards: int = 0) -> Contents:
-    """Return the same store as a place can hold it: divided into shards, or not.
+    """Return the same store as a place can hold it: etcd has shards, and a file has none.
 
     Args:
         state: as `coordinator --state` has it.
         contents: with shards or without.
-        shards: number of them in etcd; 0: as many as `contents` has, or the default.
+        shards: how many to divide a journal without shards into; 0: the default, or as many as
+            `contents` has.
 
     Raises:
-        JournalFailed: when the place cannot hold it.
+        JournalFailed: when the place cannot hold it: shards stay as many as they are.
     """
     if not state.startswith(ETCD):
         _path_of(state)
         if shards:
             raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
-        return without_shards(contents)
-    count = shards or contents.shard_count or SHARDS_DEFAULT
+        if contents.is_sharded:
+            raise JournalFailed(
+                f"{state}: shards cannot become one journal again; import them into etcd"
+            )
+        return contents
+    if contents.is_sharded:
+        if shards not in (0, contents.shard_count):
+            raise JournalFailed(
+                f"the number of shards cannot change: leave --shards out, or say"
+                f" --shards {contents.shard_count}"
+            )
+        return contents
+    count = shards or SHARDS_DEFAULT
     if count > SHARDS_MAX:
         raise JournalFailed(f"{count} shards are too many: at most {SHARDS_MAX}")
     return with_shards(contents, count)

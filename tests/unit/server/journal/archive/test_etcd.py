@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,14 +26,14 @@ from rallypoint.server.journal.etcd.filling import fill_store
 from rallypoint.server.journal.etcd.fleet import Fleet, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.etcd.layout import PART_BYTES, head_key
-from rallypoint.server.journal.etcd.opening import open_shard
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
 from rallypoint.server.shards.claims import member_key
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.server.shards.view import Member
 from support.etcd.clients import Connect, Died, fail_from, lose_answers
 from support.etcd.cluster import Cluster
-from support.journal.remembered import IDENTITY, SECRET, batch_of, contents_of, jobs_of, memory_in
+from support.etcd.owned_shard import open_shard
+from support.journal.remembered import IDENTITY, SECRET, batch_of, contents_of, jobs_of
 from support.journal.stores import joined, large, small
 
 SHARDS = 4
@@ -71,8 +70,7 @@ async def read(state: str, job_id: str = "") -> Contents:
 
 
 async def fill(state: str, contents: Contents, shards: int = 0) -> None:
-    fitted = places.fitted(state, contents, shards)
-    await asyncio.to_thread(places.fill, state, fitted)
+    await asyncio.to_thread(places.fill, state, places.fitted(state, contents, shards))
 
 
 def records_in(payloads: Sequence[bytes]) -> list[JournalRecord]:
@@ -171,20 +169,26 @@ async def test_filled_store_is_the_same(state: str, open_one: Open) -> None:
         assert records_in((await read(state)).journals[shard])[-1] == EpochRaised(7)
 
 
-async def test_journal_moves_to_etcd_and_back(state: str, tmp_path: Path) -> None:
-    """From a file into shards, and into a file again."""
+async def test_journal_moves_to_etcd(state: str) -> None:
+    """From a file into shards."""
     whole = contents_of(batch_of(JOBS))
     await fill(state, whole, SHARDS)
-    contents = await read(state)
-    other = f"sqlite:{tmp_path}/journal.sqlite"
-    await fill(other, contents)
-    back = await read(other)
 
-    assert contents == with_shards(whole, SHARDS)
-    assert not back.is_sharded
-    assert (back.identity, back.secret) == (IDENTITY, SECRET)
-    ((payloads,), (original,)) = back.journals, whole.journals
-    assert memory_in(payloads).jobs == memory_in(original).jobs
+    assert await read(state) == with_shards(whole, SHARDS)
+
+
+@pytest.mark.parametrize(
+    ("place", "shards", "message"),
+    [
+        ("sqlite:journal.sqlite", 0, "shards cannot become one journal again"),
+        ("etcd://127.0.0.1:1/p", SHARDS + 1, f"cannot change: .* --shards {SHARDS}$"),
+    ],
+)
+def test_shards_stay_as_many_as_they_are(place: str, shards: int, message: str) -> None:
+    """Their numbers of events and their times cannot be put together."""
+    with pytest.raises(JournalFailed, match=message):
+        places.fitted(place, divided(), shards)
+    assert places.fitted("etcd://127.0.0.1:1/p", divided(), SHARDS) == divided()
 
 
 async def test_large_store_is_filled(state: str) -> None:
