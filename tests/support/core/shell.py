@@ -19,14 +19,14 @@ from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from support.core.fake_agents import identity
+from support.journal.recording import RecordingJournal
 
 SPEC = JobSpec(last_call_ms=0)
 
 
-class FullJournal(MemoryJournal):
+class FullJournal(RecordingJournal):
     """A journal whose disk can become full."""
 
     is_full = False

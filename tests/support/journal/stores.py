@@ -19,11 +19,10 @@ from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participan
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.etcd.journal import EtcdJournal
-from rallypoint.server.journal.etcd.opening import open_shard
 from rallypoint.server.journal.interface import Journal
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.etcd.cluster import Cluster
+from support.etcd.owned_shard import open_shard
 
 JOB = JobId("job")
 
@@ -35,17 +34,7 @@ class Store(Protocol):
         """Open the journal, as a coordinator does when it starts."""
 
     async def reopen(self, journal: Journal) -> Journal:
-        """Close a journal and open it again. One in memory lives on: it has no other place."""
-
-
-class MemoryStore:
-    """A journal in memory."""
-
-    async def open(self) -> Journal:
-        return MemoryJournal("0" * 32)
-
-    async def reopen(self, journal: Journal) -> Journal:
-        return journal
+        """Close a journal and open it again."""
 
 
 class SqliteStore:

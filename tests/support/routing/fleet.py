@@ -16,11 +16,11 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import Listening, hosting
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import ShardSettings
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.channel import client_options
 from support.core.served import Agent
+from support.journal.recording import RecordingJournal
 
 STORE = "5" * 32
 """Identity of the store."""
@@ -104,7 +104,7 @@ class Fleet:
     def __init__(self, members: list[Member], table: Table) -> None:
         self.members = members
         self.table = table
-        self.journals = {number: MemoryJournal(STORE) for number in range(SHARDS)}
+        self.journals = {number: RecordingJournal(STORE) for number in range(SHARDS)}
 
     async def give(self, member: Member, *shards: int) -> None:
         """Let a member own shards; all know."""

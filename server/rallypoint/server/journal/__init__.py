@@ -1,1 +1,1 @@
-"""The ordered record of decisions: an interface, and the journal in memory."""
+"""The ordered record of decisions: an interface, and the places that keep it."""

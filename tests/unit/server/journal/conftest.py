@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from support.etcd.cluster import Cluster
-from support.journal.stores import EtcdStore, MemoryStore, SqliteStore, Store
+from support.journal.stores import EtcdStore, SqliteStore, Store
 
 STORES: dict[str, Callable[[Path, Callable[[], Cluster]], Store]] = {
-    "memory": lambda folder, etcd: MemoryStore(),
     "sqlite": lambda folder, etcd: SqliteStore(folder),
     "etcd": lambda folder, etcd: EtcdStore(etcd()),
 }

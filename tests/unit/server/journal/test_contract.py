@@ -10,7 +10,7 @@ import pytest
 
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.interface import Journal, JournalFailed, JournalInUse
-from support.journal.stores import MemoryStore, Store, joined, large, small
+from support.journal.stores import Store, joined, large, small
 
 MIB = 1_048_576
 MANY = 2_000
@@ -182,10 +182,6 @@ async def test_thousands_of_batches(store: Store) -> None:
 async def test_second_coordinator_is_refused(store: Store) -> None:
     """Only one coordinator has a journal open; the other learns which file and what to do."""
     journal = await written(store, small(1))
-    if isinstance(store, MemoryStore):
-        other = await store.open()
-        assert (await other.load()).is_new, "each has its own"
-        return
     with pytest.raises(JournalInUse) as caught:
         await opened(store)
     assert "\n" not in str(caught.value)
@@ -201,9 +197,8 @@ async def test_closed_journal_takes_nothing(store: Store) -> None:
     journal = await written(store, small(1))
     await journal.close()
     await journal.close()
-    if journal.is_durable:
-        with pytest.raises(JournalFailed):
-            await journal.append(small(2), 20)
+    with pytest.raises(JournalFailed):
+        await journal.append(small(2), 20)
 
 
 async def test_cancelled_append_is_whole_or_absent(store: Store) -> None:

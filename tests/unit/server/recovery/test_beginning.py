@@ -16,25 +16,25 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
+from support.journal.recording import RecordingJournal
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 TIMING = Timing()
 
 
-class Remembered(MemoryJournal):
+class Remembered(RecordingJournal):
     """A journal that was written some time ago, by the wall clock."""
 
     def __init__(self, *, epoch: int = 1_000, now_ms: int = 50_000, ago_ms: int = 0) -> None:
         super().__init__("c" * 32)
-        self._records = [EpochRaised(epoch)]
+        self.records = [EpochRaised(epoch)]
         self._at = now_ms, time.time_ns() // 1_000_000 - ago_ms
 
         self.appended_ms: list[int] = []
@@ -55,7 +55,7 @@ async def test_epoch_is_higher_than_any_before() -> None:
 
         begun = await begin(journal, TIMING, listens=True)
 
-        records = (await MemoryJournal.load(journal)).records
+        records = (await RecordingJournal.load(journal)).records
         raised = EpochRaised(begun.state.epoch, True, window_until_ms=0, at_ms=50_001)
         assert raised in records[1:]
         assert begun.state.epoch > before
@@ -83,7 +83,7 @@ async def test_known_failures_became_older_meanwhile(ago_ms: int) -> None:
     bench = Bench(JobSpec(min_nodes=1, max_nodes=1, settle_ms=0), durable=True)
     bench.run_round("a")[0].fail()
     journal = Remembered(now_ms=bench.now_ms, ago_ms=ago_ms)
-    journal._records = bench.records
+    journal.records = bench.records
 
     begun = await begin(journal, TIMING, listens=True)
 
@@ -98,7 +98,7 @@ async def test_known_failures_became_older_meanwhile(ago_ms: int) -> None:
 @pytest.mark.parametrize("listens", [False, True])
 async def test_only_a_new_journal_begins_with_a_window(*, listens: bool) -> None:
     """One that remembers seals at once; so does one that shares its process with its agent."""
-    new = await begin(MemoryJournal("c" * 32), TIMING, listens=listens)
+    new = await begin(RecordingJournal("c" * 32), TIMING, listens=listens)
     known = await begin(Remembered(), TIMING, listens=listens)
 
     assert (listens * TIMING.window_ms, 0) == (
@@ -113,7 +113,7 @@ async def test_times_of_day_survive_a_start() -> None:
     journal = Remembered(now_ms=50_000, ago_ms=0)
     unix_ms = journal._at[1] - 50_000
     before = [ClockMeasured(0, unix_ms - HOUR_MS), ClockMeasured(40_000, unix_ms + 40_000)]
-    journal._records += before
+    journal.records += before
 
     begun = await begin(journal, TIMING, listens=True)
 
@@ -127,7 +127,7 @@ async def test_clock_that_was_set_meanwhile_counts_from_the_start() -> None:
     """What was before keeps its time."""
     journal = Remembered(ago_ms=-HOUR_MS)
     unix_ms = journal._at[1] - 50_000
-    journal._records.append(ClockMeasured(0, unix_ms))
+    journal.records.append(ClockMeasured(0, unix_ms))
 
     begun = await begin(journal, TIMING, listens=True)
 
@@ -135,13 +135,13 @@ async def test_clock_that_was_set_meanwhile_counts_from_the_start() -> None:
     assert unix_ms == begun.state.clocks.find(50_000)
     found_ms = begun.state.clocks.find(50_001)
     assert found_ms is not None and abs(unix_ms - HOUR_MS - found_ms) < 60_000
-    assert begun.state.clocks == replay((await MemoryJournal.load(journal)).records).clocks
+    assert begun.state.clocks == replay((await RecordingJournal.load(journal)).records).clocks
 
 
 async def test_records_that_contradict_each_other_stop_the_start() -> None:
     """When they are about all jobs; the line names the incident in the log."""
     journal = Remembered()
-    journal._records.append(EventsLogged(None))  # type: ignore[arg-type]
+    journal.records.append(EventsLogged(None))  # type: ignore[arg-type]
 
     with pytest.raises(JournalUnreadable, match=r"incident \w+ in the log"):
         await begin(journal, TIMING, listens=True)
@@ -163,7 +163,7 @@ def test_tokens_are_those_of_the_journal() -> None:
 async def test_coordinator_closes_its_journal() -> None:
     """Also when it cannot listen."""
 
-    class Closing(MemoryJournal):
+    class Closing(RecordingJournal):
         closed = 0
 
         async def close(self) -> None:
@@ -183,7 +183,7 @@ async def test_coordinator_closes_its_journal() -> None:
 
 async def test_job_is_there_after_a_start() -> None:
     """Readers find it as they left it."""
-    journal = MemoryJournal("c" * 32)
+    journal = RecordingJournal("c" * 32)
     for number in range(3):
         timing = Timing(window_ms=0)
         async with serving(Settings("127.0.0.1", 0, timing, journal=journal)) as running:

@@ -16,8 +16,8 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.holding import Holding, Together
 from rallypoint.server.journal import compaction
-from rallypoint.server.journal.memory import MemoryJournal
 from support.core.shell import running_shell
+from support.journal.recording import RecordingJournal
 
 WAIT_S = 10.0
 
@@ -42,7 +42,7 @@ async def test_loop_goes_on_while_a_journal_is_replayed(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """And while the state is made of it. A single record may have the keys of a whole job."""
-    journal = MemoryJournal("c" * 32)
+    journal = RecordingJournal("c" * 32)
     await journal.append([EpochRaised(8)], 0)
     went_on = hold(monkeypatch, beginning, name)
     async with asyncio.timeout(60):
@@ -67,7 +67,7 @@ async def test_loop_goes_on_while_a_snapshot_is_made(monkeypatch: pytest.MonkeyP
 
 async def test_load_that_is_cancelled_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when a thread still restores the state: that ends later."""
-    together, journal = Together(), MemoryJournal("c" * 32)
+    together, journal = Together(), RecordingJournal("c" * 32)
     await journal.append([EpochRaised(1)], 0)
     begun, let, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -94,7 +94,7 @@ async def test_load_that_is_cancelled_counts_for_nothing(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("records", [0, 1])
 async def test_state_counts_once_it_has_begun(records: int) -> None:
     """With what the others of its process hold."""
-    together, journal = Together([Holding(jobs=2)]), MemoryJournal("c" * 32)
+    together, journal = Together([Holding(jobs=2)]), RecordingJournal("c" * 32)
     await journal.append([EpochRaised(1)] * records, 0)
     begun = await beginning.begin(journal, Timing(), listens=True, together=together)
     begun.state.holding.jobs = 1
@@ -106,7 +106,7 @@ async def test_state_that_cannot_begin_counts_for_nothing() -> None:
     """Another coordinator has the shard: its jobs do not use up the limits of this process."""
     together = Together()
 
-    class Lost(MemoryJournal):
+    class Lost(RecordingJournal):
         async def append(self, *_: Any) -> None:
             raise OSError("the shard has another owner")
 

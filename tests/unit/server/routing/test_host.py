@@ -14,13 +14,13 @@ from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.hosting.host import Halted, Host
 from rallypoint.server.hosting.shard import ShardSettings, share
 from rallypoint.server.journal.interface import Loaded
-from rallypoint.server.journal.memory import MemoryJournal
 from support.core.shell import FullJournal
+from support.journal.recording import RecordingJournal
 
 LIMIT_S = 10
 
 
-class SlowJournal(MemoryJournal):
+class SlowJournal(RecordingJournal):
     """A journal that is loaded when a test says so."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ async def _refused(host: Host, journal: SlowJournal) -> None:
 
 async def test_shard_is_served_again_after_it_was_stopped() -> None:
     """With what its journal remembers."""
-    host, journal = host_of(unexpected), MemoryJournal("5" * 32)
+    host, journal = host_of(unexpected), RecordingJournal("5" * 32)
     await host.start(3, journal)
     first = host.find(3)
     host.halt(3)
@@ -87,7 +87,7 @@ async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None
     host = host_of(lambda shard, why: failed.put_nowait((shard, why)))
     journal = FullJournal("5" * 32)
     await host.start(3, journal)
-    await host.start(4, MemoryJournal("5" * 32))
+    await host.start(4, RecordingJournal("5" * 32))
     shard = host.find(3)
     assert shard is not None
     journal.is_full = True

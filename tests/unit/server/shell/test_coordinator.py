@@ -21,17 +21,17 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
+from support.journal.recording import RecordingJournal
 
 A = NodeName("a")
 
 
-class SlowJournal(MemoryJournal):
+class SlowJournal(RecordingJournal):
     """Makes a batch durable when the test lets it, or fails."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
         bench = Bench(JobSpec())
         (a,) = bench.run_round("a")
         coordinator = Coordinator(
-            bench.state, MemoryJournal("m"), Nobody(), JournalClock(), announces=False
+            bench.state, RecordingJournal("m"), Nobody(), JournalClock(), announces=False
         )
         service = NodeService(coordinator, Pace())
         async with asyncio.TaskGroup() as tasks:

@@ -18,7 +18,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.core.state.state import State
-from rallypoint.server.journal.memory import MemoryJournal
+from support.journal.recording import RecordingJournal
 
 READS = 40
 """Of the clock, within which each part of several turns lies."""
@@ -56,7 +56,7 @@ class StallingClock(SteppedClock):
         self.ms -= stalled_ms
 
 
-class KeptJournal(MemoryJournal):
+class KeptJournal(RecordingJournal):
     """Says that it outlives the process, and notes the time of each batch."""
 
     is_durable = True

@@ -238,12 +238,6 @@ class Draft:
             return self._barriers[key]
         return self.state.barriers.get(key.job_id, {}).get(key)
 
-    def require_barrier(self, key: BarrierKey) -> Barrier:
-        """Return a barrier that must exist."""
-        barrier = self.barrier(key)
-        assert barrier is not None, key
-        return barrier
-
     def barriers_of(self, job_id: JobId) -> list[Barrier]:
         """Return the barriers of a job, in order of their first use."""
         known = dict.fromkeys(self.state.barriers.get(job_id, ()))

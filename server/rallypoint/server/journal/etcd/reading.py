@@ -80,22 +80,6 @@ async def _read_pairs(
         limit = max(PAGE_KEYS, min(PAGE_BYTES // mean, 2 * limit, PAGE_KEYS_MAX))
 
 
-async def read_shard(client: EtcdClient, prefix: str, shard: int) -> list[bytes]:
-    """Return all batches of a shard as of now, whatever owns it. It writes nothing.
-
-    Raises:
-        JournalUnreadable: when it is damaged, or a newer version has written it.
-        JournalFailed: when it cannot be read.
-    """
-    try:
-        for _ in range(READ_TRIES_MAX):
-            with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
-                return await _read_as_of(client, prefix, shard, 0)
-    except EtcdError as error:
-        raise JournalFailed(f"shard {shard} cannot be read: {error}") from error
-    raise JournalFailed(f"etcd compacts faster than shard {shard} can be read: try again")
-
-
 async def read_store(
     client: EtcdClient, prefix: str, choose: Callable[[int], Collection[int]]
 ) -> tuple[Fleet, tuple[tuple[bytes, ...], ...]]:
@@ -135,9 +119,9 @@ async def read_store(
 
 
 async def _read_as_of(client: EtcdClient, prefix: str, shard: int, revision: int) -> list[bytes]:
-    """Return all batches of a shard as of a revision; 0: as of now."""
+    """Return all batches of a shard as of a revision."""
     found = await client.range(head_key(prefix, shard), revision=revision)
     if not found.found:
         return []
     head = decode_head(found.found[0].value, shard)
-    return await read_batches(client, prefix, shard, head, revision or found.revision)
+    return await read_batches(client, prefix, shard, head, revision)

@@ -9,10 +9,10 @@ import structlog
 
 from rallypoint.server.etcd.values import Delete, Put
 from rallypoint.server.journal.etcd.fleet import open_fleet
-from rallypoint.server.journal.etcd.opening import open_shard
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
 from support.etcd.clients import Connect, lose_answers
 from support.etcd.cluster import Cluster
+from support.etcd.owned_shard import open_shard
 
 
 def unix_ms() -> int:

@@ -15,6 +15,7 @@ from rallypoint.server.journal.etcd.reading import PAGE_KEYS, PAGE_KEYS_MAX
 from rallypoint.server.shards.claims import Claim, take
 from support.etcd.clients import Connect
 from support.etcd.cluster import Cluster
+from support.etcd.owned_shard import read_shard
 
 SHARD = 3
 BATCHES = 3 * PAGE_KEYS
@@ -90,7 +91,7 @@ async def test_what_the_head_does_not_name_is_not_read(
         return ranged
 
     client.range = noted  # type: ignore[method-assign]
-    batches = await reading.read_shard(client, prefix, SHARD)
+    batches = await read_shard(client, prefix, SHARD)
 
     assert BATCHES == len(batches)
     assert b"batch 0" in found

@@ -19,11 +19,11 @@ from rallypoint.server.journal.etcd.layout import (
     split,
 )
 from rallypoint.server.journal.etcd.log import ShardLog, ShardLost
-from rallypoint.server.journal.etcd.reading import read_shard
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
 from rallypoint.server.shards.claims import Claim, give_up, take
 from support.etcd.clients import Connect, Died, fail_from, lose_answers, lost
 from support.etcd.cluster import Cluster, running
+from support.etcd.owned_shard import read_shard
 
 SHARD = 3
 MIB = 1024 * 1024

@@ -15,7 +15,6 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.hosting.shard import Shard, ShardSettings, open_shard, share
-from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.reading import answers as answers_module
 from rallypoint.server.rpc.reading.answers import Answers
 from rallypoint.server.rpc.views.times import Distances
@@ -23,13 +22,14 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from support.core.served import AT_ONCE
+from support.journal.recording import RecordingJournal
 
 T = TypeVar("T")
 JOBS = ("a", "b", "c")
 CONTEXT: Any = SimpleNamespace(invocation_metadata=lambda: (), peer=lambda: "ipv4:127.0.0.1:1")
 
 
-class GatedJournal(MemoryJournal):
+class GatedJournal(RecordingJournal):
     """A journal whose writes wait while its gate is closed."""
 
     def __init__(self, identity: str) -> None:

@@ -1,7 +1,4 @@
-"""Opens the journal of one shard for a process that is no coordinator: a command, a measurement.
-
-It owns the shard meanwhile, so no coordinator does, and it claims no other.
-"""
+"""Owns the journal of one shard, as a coordinator does, and reads that of any."""
 
 from __future__ import annotations
 
@@ -18,13 +15,15 @@ from rallypoint.server.etcd.errors import EtcdError
 from rallypoint.server.etcd.values import Put
 from rallypoint.server.journal.etcd.fleet import open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
+from rallypoint.server.journal.etcd.layout import decode_head, head_key
+from rallypoint.server.journal.etcd.reading import read_batches
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse
 from rallypoint.server.shards.claims import member_key, take
 from rallypoint.server.shards.lease import Lease, LeaseLost, begin_lease
 from rallypoint.server.shards.view import Member
 
 TTL_S = 10
-"""Of the lease. A command that is killed keeps its shard for so long."""
+"""Of the lease."""
 
 
 async def open_shard(
@@ -87,3 +86,12 @@ async def _keep(lease: Lease, key: bytes) -> None:
     """Keep the lease; without it, etcd refuses what the journal still writes."""
     with suppress(LeaseLost):
         await lease.keep(key)
+
+
+async def read_shard(client: EtcdClient, prefix: str, shard: int) -> list[bytes]:
+    """Return all batches of a shard as of now, whatever owns it."""
+    found = await client.range(head_key(prefix, shard))
+    if not found.found:
+        return []
+    head = decode_head(found.found[0].value, shard)
+    return await read_batches(client, prefix, shard, head, found.revision)
