@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from rallypoint.server.rpc.convert import requests as convert
-from rallypoint.server.rpc.views.spec import spec_message
+from rallypoint.server.rpc.mappers import SPEC
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.wire.durations import to_duration
@@ -89,7 +89,7 @@ def draw_request(rng: Random, world: World) -> tuple[Method, Any]:
 
 def _create(rng: Random, job: JobPlan) -> jobs_pb2.CreateJobRequest:
     """Return a request for the specification of the job's agents, or for another one."""
-    request = jobs_pb2.CreateJobRequest(job_id=job.job_id, spec=spec_message(job.spec))
+    request = jobs_pb2.CreateJobRequest(job_id=job.job_id, spec=SPEC.to_message(job.spec))
     if rng.random() < 0.1:
         request.spec.max_restarts = OTHER_RESTARTS
     return request

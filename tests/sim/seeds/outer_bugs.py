@@ -13,26 +13,31 @@ from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.settings import Settings
 from rallypoint.server.core.events.log import Emitted, Event, EventLog
 from rallypoint.server.core.messages.effects import Acknowledge, Effect, Send
-from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun, DesiredStop
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.round import Assignment
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc import envelopes
 from rallypoint.server.rpc import outbox as outboxes
 from rallypoint.server.rpc.convert import exits, hello
 from rallypoint.server.rpc.convert.spec import to_spec as real_spec
 from rallypoint.server.rpc.outbox import Outbox
 from rallypoint.server.rpc.views import desired as views
-from rallypoint.server.rpc.views.round import assignment_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.v1 import job_pb2, node_pb2
 from sim.seeds.planting import Bug, Patch
 
 
 def _drop_error_records() -> list[Patch]:
     """Drop the error that a worker recorded."""
-    return [(exits, "_error", lambda error: None)]
+    real = exits._exit
+
+    def exit(worker: node_pb2.Worker, path: str, ends: exits.Ends) -> WorkerExit:
+        return replace(real(worker, path, ends), error=None)
+
+    return [(exits, "_exit", exit)]
 
 
 def _drop_leases() -> list[Patch]:
@@ -47,23 +52,29 @@ def _drop_leases() -> list[Patch]:
 def _swap_ranks() -> list[Patch]:
     """Write the group rank where the first rank belongs, and the other way around."""
 
-    def swapped(place: Assignment) -> round_pb2.Assignment:
-        place = replace(place, group_rank=place.first_rank, first_rank=place.group_rank)
-        return assignment_message(place)
+    real = views.desired_message
 
-    return [(views, "assignment_message", swapped)]
+    def swapped(send: Send, worker_token: str = "") -> agent_pb2.DesiredState:
+        message = real(send, worker_token)
+        place = message.run.assignment
+        if message.HasField("run"):
+            place.group_rank, place.first_rank = place.first_rank, place.group_rank
+        return message
+
+    return [(envelopes, "desired_message", swapped)]
 
 
 def _drop_no_requeue() -> list[Patch]:
     """Do not tell an agent that its run must not be started again."""
-    real = views._fill_desired
+    real = views.desired_message
 
-    def fill(message: agent_pb2.DesiredState, wanted: Any) -> None:
-        real(message, wanted)
-        if isinstance(wanted, DesiredFinished):
+    def without(send: Send, worker_token: str = "") -> agent_pb2.DesiredState:
+        message = real(send, worker_token)
+        if message.HasField("finished"):
             message.finished.no_requeue = False
+        return message
 
-    return [(views, "_fill_desired", fill)]
+    return [(envelopes, "desired_message", without)]
 
 
 def _lose_exits() -> list[Patch]:

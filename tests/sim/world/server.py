@@ -19,6 +19,7 @@ from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import RoundSealed
 from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.state import State
@@ -29,9 +30,10 @@ from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards.resume import ResumeTokens
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.views.enums import WAITS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2
 from rallypoint.wire.limits import DAY_MS
+from rallypoint.wire.mapping import numbers_of
 from sim.durable.disk import SECRET
 from sim.durable.recovery import Past
 from sim.durable.writes import Writes
@@ -52,7 +54,9 @@ TURN_MS_MAX = 2
 """Longest wait of an input for a turn."""
 PULSE_MS = int(PULSE_S * 1000)
 """Longest time without a turn while there are nodes."""
-_WAITS = {number: kind for kind, number in WAITS.items()}
+_WAITS = {
+    number: kind for kind, number in numbers_of(WaitKind, job_pb2.WaitKind.DESCRIPTOR).items()
+}
 
 
 class Server:

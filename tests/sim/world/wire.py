@@ -23,8 +23,7 @@ from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.rpc.convert.hello import Terms
-from rallypoint.server.rpc.views.enums import OUTCOMES, REASONS
-from rallypoint.server.rpc.views.spec import spec_message
+from rallypoint.server.rpc.mappers import OUTCOMES, REASONS, SPEC
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 
@@ -78,7 +77,7 @@ def header_of(order: desired.RunOrder) -> RoundHeader:
         master_addr=header.master_addr,
         master_port=header.master_port,
         restart_count=header.restart_count,
-        reason=_REASONS[header.reason],  # type: ignore[index]  # an enum's number is an int
+        reason=_REASONS[header.reason],
         epoch=header.epoch,
     )
 
@@ -109,7 +108,7 @@ def settings_of(plan: NodePlan, spec: JobSpec, session: str) -> Settings:
         coordinator="coordinator:1",
         is_standalone=False,
         job_id=plan.job_id,
-        spec=spec_message(spec),
+        spec=SPEC.to_message(spec),
         workers=plan.workers,
         role=plan.role,
         node_name=plan.name,

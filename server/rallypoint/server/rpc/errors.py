@@ -20,8 +20,8 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.inbox import InboxFull
 from rallypoint.server.rpc.calls import CallRefused, LimitExceeded
 from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.mappers import LIMITS
 from rallypoint.server.rpc.refusals import AGAIN_MS, status_of
-from rallypoint.server.rpc.views.enums import LIMITS
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.errors import pack_status

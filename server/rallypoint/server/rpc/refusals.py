@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.rpc.views.enums import LIMITS, OUTCOMES
+from rallypoint.server.rpc.mappers import LIMITS, OUTCOMES
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import pack_status
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
+from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.mappers import EXIT
 from rallypoint.v1 import node_pb2
-from rallypoint.wire.durations import to_ms, to_unix_ms
 
 WORDS_MAX = 64
 """Failed workers in one message whose words are kept: several times as many as a large node has.
@@ -64,30 +64,4 @@ def _exit(worker: node_pb2.Worker, path: str, ends: Ends) -> WorkerExit:
     else:
         fits = exit.HasField("error") and not has_code and not has_signal
         require(fits, path, "needs an error, and neither exit_code nor signal")
-    outlived_ms = None
-    if exit.HasField("outlived_signal_for"):
-        outlived_ms = to_ms(exit.outlived_signal_for)
-    return WorkerExit(
-        local_rank=worker.local_rank,
-        pid=worker.pid,
-        exit_code=exit.exit_code if has_code else None,
-        signal=exit.signal if has_signal else None,
-        agent_signalled_first=exit.agent_signalled_first,
-        ago_ms=to_ms(exit.age),
-        ran_ms=to_ms(exit.run_time),
-        error=_error(exit.error) if exit.HasField("error") else None,
-        stderr_tail=exit.stderr_tail,
-        signalled_before_ms=outlived_ms,
-        oom_killed=exit.oom_killed,
-        failed_ms=to_unix_ms(exit.failed_at) if exit.HasField("failed_at") else None,
-        error_file=exit.error_file,
-        stderr_file=exit.stderr_file,
-    )
-
-
-def _error(error: node_pb2.ErrorRecord) -> ErrorRecord:
-    return ErrorRecord(
-        message=error.message,
-        traceback=error.traceback,
-        before_exit_ms=to_ms(error.age_at_exit) if error.HasField("age_at_exit") else None,
-    )
+    return EXIT.to_struct(exit, local_rank=worker.local_rank, pid=worker.pid)

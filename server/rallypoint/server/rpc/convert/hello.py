@@ -18,6 +18,7 @@ from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_held_round
 from rallypoint.server.rpc.convert.reports import to_drain, to_ready
 from rallypoint.server.rpc.convert.spec import to_spec
+from rallypoint.server.rpc.mappers import PROGRAM
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_MILESTONES})
@@ -138,20 +139,7 @@ def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:
         node_rank=hello.node_rank if hello.HasField("node_rank") else None,
         launch_id=hello.launch_id,
         host_name=hello.host_name,
-        program=_to_program(hello.program) if hello.HasField("program") else None,
-    )
-
-
-def _to_program(message: agent_pb2.Program) -> Program:
-    return _share(
-        Program(
-            name=message.name,
-            arguments_digest=message.arguments_digest,
-            command_line=message.command_line,
-            user=message.user,
-            may_differ=message.may_differ,
-            worker_command=message.worker_command,
-        )
+        program=_share(PROGRAM.to_struct(hello.program)) if hello.HasField("program") else None,
     )
 
 

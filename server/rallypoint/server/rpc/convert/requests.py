@@ -9,9 +9,9 @@ from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.server.rpc.convert.spec import to_spec
+from rallypoint.server.rpc.mappers import OUTCOMES, PHASES
 from rallypoint.server.rpc.reading.jobs import JobList
 from rallypoint.server.rpc.reading.pages import PAGE_MAX
-from rallypoint.server.rpc.views.enums import OUTCOMES, PHASES
 from rallypoint.v1 import (
     barrier_service_pb2,
     job_pb2,

@@ -13,7 +13,7 @@ from rallypoint.server.core.events.log import TEXT_MAX, Event
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.verdict import Consequence, VerdictCause
-from rallypoint.server.rpc.views.enums import (
+from rallypoint.server.rpc.mappers import (
     CAUSES,
     CONSEQUENCES,
     DEPARTURES,

@@ -14,7 +14,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import JOBS_MAX, Job, WaitKind
 from rallypoint.server.core.reads.explain import Waiting, explain
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.views.waiting import waiting_message
+from rallypoint.server.rpc.mappers import WAITING
 from rallypoint.v1 import job_pb2
 
 EXPLAINED_MS = 200
@@ -42,7 +42,7 @@ class Explained(Struct, frozen=True, dict=True):
         """
         if self.waiting is None or self.waiting.kind is WaitKind.BARRIER:
             return None
-        return waiting_message(self.waiting)
+        return WAITING.to_message(self.waiting)
 
 
 class Explanations:

@@ -8,14 +8,12 @@ from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import Waiting, count_gone, explain
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
-from rallypoint.server.rpc.views.enums import DEPARTURES, OUTCOMES, PHASES, REASONS
+from rallypoint.server.rpc.mappers import DEPARTURES, OUTCOMES, PHASES, REASONS, SPEC, WAITING
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.notices import notice_message
 from rallypoint.server.rpc.views.round import round_message, timeline_message
-from rallypoint.server.rpc.views.spec import spec_message
 from rallypoint.server.rpc.views.times import to_optional_timestamp, to_timestamp
 from rallypoint.server.rpc.views.verdict import describe_verdict, verdict_message
-from rallypoint.server.rpc.views.waiting import waiting_message
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
@@ -56,9 +54,9 @@ def basic_message(state: State, job: Job, now_ms: int, explain: Explain = explai
     return job_pb2.Job(
         job_id=job.job_id,
         run=job.run,
-        spec=spec_message(job.spec),
+        spec=SPEC.encode(job.spec),
         phase=PHASES[job.phase],
-        waiting=None if waiting is None else waiting_message(waiting),
+        waiting=None if waiting is None else WAITING.encode(waiting),
         round=None if job.round is None else round_message(job.round, now_ms),
         restart_count=job.counts.restart_count,
         outcome=outcome_of(job.outcome),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from rallypoint.server.core.model.job import Job, NodeHealth
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
@@ -13,10 +15,9 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health, is_notable, recent_failures
-from rallypoint.server.rpc.views.enums import STATES
-from rallypoint.server.rpc.views.round import assignment_message
+from rallypoint.server.rpc.mappers import ASSIGNMENT, EXIT, STATES
 from rallypoint.v1 import node_pb2
-from rallypoint.wire.durations import to_duration, to_optional_duration, to_timestamp
+from rallypoint.wire.durations import to_duration, to_optional_duration
 
 SHOWN_MAX = 16_384
 """Sessions whose shown id is kept: it takes a microsecond to compute, for every node shown."""
@@ -47,7 +48,7 @@ def node_message(state: State, job: Job, node: Node, now_ms: int) -> node_pb2.No
         local_world_size=node.identity.local_world_size,
         role=node.identity.role,
         labels=dict(node.identity.labels),
-        assignment=None if assignment is None else assignment_message(assignment),
+        assignment=None if assignment is None else ASSIGNMENT.encode(assignment),
         spare=job.phase is Phase.RUNNING and node.is_eligible and not node.member,
         silent_for=to_duration(state.silent_ms(node, now_ms)),
         drain_time_left=to_optional_duration(
@@ -88,28 +89,10 @@ def exit_message(exit: WorkerExit, now_ms: int | None, *, whole: bool) -> node_p
     Its age is that at `now_ms`; None: that at its report.
     """
     age_ms = exit.ago_ms if now_ms is None or exit.at_ms is None else now_ms - exit.at_ms
-    message = node_pb2.WorkerExit(
-        exit_code=exit.exit_code,
-        signal=exit.signal,
-        agent_signalled_first=exit.agent_signalled_first,
-        age=to_duration(age_ms),
-        run_time=to_duration(exit.ran_ms),
-        outlived_signal_for=to_optional_duration(exit.signalled_before_ms),
-        oom_killed=exit.oom_killed,
-        failed_at=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
-    )
-    if whole:
-        message.error_file = exit.error_file
-        message.stderr_file = exit.stderr_file
-        message.stderr_tail = exit.stderr_tail
-    if whole and exit.error is not None:
-        message.error.CopyFrom(
-            node_pb2.ErrorRecord(
-                message=exit.error.message,
-                traceback=exit.error.traceback,
-                age_at_exit=to_optional_duration(exit.error.before_exit_ms),
-            )
-        )
+    message = EXIT.to_message(replace(exit, ago_ms=age_ms))
+    if not whole:
+        for name in ("error", "stderr_tail", "error_file", "stderr_file"):
+            message.ClearField(name)
     return message
 
 

@@ -6,7 +6,7 @@ from rallypoint.server.core.model.verdict import FailureGroup, Verdict
 from rallypoint.server.core.model.worker import FailedWorker
 from rallypoint.server.core.verdicts.folding import shared_error
 from rallypoint.server.core.verdicts.policy import describe_consequence
-from rallypoint.server.rpc.views.enums import CAUSES, CONSEQUENCES
+from rallypoint.server.rpc.mappers import CAUSES, CONSEQUENCES
 from rallypoint.server.rpc.views.node import exit_message
 from rallypoint.v1 import verdict_pb2
 

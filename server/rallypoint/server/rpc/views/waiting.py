@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.reads.explain import Waiting, state_aside
+from rallypoint.server.core.reads.explain import Awaited, state_aside
 from rallypoint.server.core.verdicts.health import describe, find_health
-from rallypoint.server.rpc.views.enums import AWAITED, WAITS
+from rallypoint.server.rpc.mappers import AWAITED_NODE
 from rallypoint.v1 import job_pb2
-from rallypoint.wire.durations import to_duration, to_optional_duration
-
-
-def waiting_message(waiting: Waiting) -> job_pb2.Waiting:
-    """Return what a job waits for."""
-    return job_pb2.Waiting(
-        kind=WAITS[waiting.kind],
-        ready_nodes=waiting.ready_nodes,
-        needed_nodes=waiting.needed_nodes,
-        nodes=[
-            job_pb2.AwaitedNode(
-                name=node.name,
-                state=AWAITED[node.state],
-                in_state_for=to_optional_duration(node.since_ms),
-                text=node.text,
-            )
-            for node in waiting.awaited
-        ],
-        time_left=to_optional_duration(waiting.left_ms),
-        text=waiting.text,
-    )
+from rallypoint.wire.durations import to_duration
 
 
 def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
@@ -41,7 +21,7 @@ def set_aside_message(job: Job, node: Node, now_ms: int) -> job_pb2.Waiting:
         text += f"; {health.reason}"
     return job_pb2.Waiting(
         kind=job_pb2.WAIT_KIND_SPARE,
-        nodes=[job_pb2.AwaitedNode(name=node.name, state=AWAITED[state_aside(health)], text=why)],
+        nodes=[AWAITED_NODE.encode(Awaited(node.name, state_aside(health), why, None))],
         time_left=None if health.cordoned else to_duration(max(0, left_ms)),
         text=text,
     )

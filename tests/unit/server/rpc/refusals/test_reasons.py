@@ -18,8 +18,8 @@ from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.guards.access import refusals as access
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
+from rallypoint.server.rpc.mappers import LIMITS
 from rallypoint.server.rpc.refusals import TABLE
-from rallypoint.server.rpc.views.enums import LIMITS
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import DOMAIN, REASON_PREFIX
 
