@@ -66,12 +66,17 @@ def numbers_of(
     Raises:
         Misfit: when the contract lacks a member.
     """
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    prefix = prefix_of(enum)
     names = {member: prefix + (renamed or {}).get(member, member.name) for member in kind}
     missing = sorted(set(names.values()).difference(enum.values_by_name))
     if missing:
         raise Misfit(f"{enum.full_name} lacks {missing}")
     return {member: enum.values_by_name[name].number for member, name in names.items()}
+
+
+def prefix_of(enum: EnumDescriptor) -> str:
+    """Return what all names of an enum of the contract begin with."""
+    return enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
 
 
 class _Mapped(Protocol[_Given, _Made]):

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from google.protobuf.message import Message
+from google.protobuf.descriptor import FieldDescriptor
 
 from rallypoint.base.printable import to_printable_line
 from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import TEXT_MAX, Event
-from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundReason
-from rallypoint.server.core.model.verdict import Consequence, VerdictCause
-from rallypoint.server.rpc.mappers import (
-    CAUSES,
-    CONSEQUENCES,
-    DEPARTURES,
-    OUTCOMES,
-    REASONS,
-)
+from rallypoint.server.rpc.mappers import DEPARTURES
 from rallypoint.server.rpc.views.round import marks_message
 from rallypoint.server.rpc.views.times import to_timestamp
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.mapping import numbers_of, prefix_of
 
 Facts = dict[str, Any]
 """The facts of an event, by name."""
+ARMS = {kind: kind.name.lower() for kind in EventKind}
+"""The field of Event that each kind sets."""
+KINDS = numbers_of(EventKind, events_pb2.EventKind.DESCRIPTOR)
+"""The kinds in the contract."""
+_FACTS = {
+    "break_count": "breaks",
+    "connection_count": "sessions",
+    "drain_timeout": "time_ms",
+    "group_world_size": "nodes",
+    "node_count": "nodes",
+    "node_name": "node",
+    "old_name": "before",
+    "other_node_name": "other_node",
+    "quarantine_time": "for_ms",
+    "reason": "why",
+    "restart_count": "restarts",
+    "started_after": "took_ms",
+}
+"""The fact that each field of a detail shows, if its name differs."""
+_ROUND_REASONS = {
+    EventKind.ROUND_SEALED: "began",
+    EventKind.ROUND_STOPPED: "reason",
+    EventKind.ROUND_SETTLED: "ended",
+}
+"""The same for the field `reason`, where it is that of a round."""
 
 
 def event_message(event: Event, now_ms: int) -> events_pb2.Event:
@@ -38,7 +57,8 @@ def event_message(event: Event, now_ms: int) -> events_pb2.Event:
         now_ms: journal time.
     """
     facts = dict(event.facts)
-    message = events_pb2.Event(
+    detail: dict[str, Any] = {ARMS[event.kind]: _show(event.kind, facts)}
+    return events_pb2.Event(
         sequence=event.sequence,
         time=to_timestamp(event.at_ms, now_ms),
         epoch=event.epoch,
@@ -46,125 +66,39 @@ def event_message(event: Event, now_ms: int) -> events_pb2.Event:
         run=event.run,
         round=event.round,
         text=_describe(event, facts),
-    )
-    detail = getattr(message, ARMS[event.kind])
-    detail.SetInParent()  # some details have no fields
-    fill = _DETAILS.get(event.kind)
-    if fill is not None:
-        detail.CopyFrom(fill(facts))
-    return message
-
-
-ARMS = {kind: kind.name.lower() for kind in EventKind}
-"""The field of Event that each kind sets."""
-KINDS = {kind: events_pb2.EventKind.Value(f"EVENT_KIND_{kind.name}") for kind in EventKind}
-"""The kinds in the contract."""
-
-
-def _run_closed(facts: Facts) -> Message:
-    return events_pb2.RunClosed(outcome=OUTCOMES[Outcome(facts["outcome"])], cause=_cause_of(facts))
-
-
-def _job_updated(facts: Facts) -> Message:
-    return events_pb2.JobUpdated(
-        min_nodes=facts["min_nodes"],
-        max_nodes=facts["max_nodes"],
-        max_restarts=facts["max_restarts"],
-        reason=facts.get("why", ""),  # an older journal has none
+        **detail,
     )
 
 
-def _round_sealed(facts: Facts) -> Message:
-    return events_pb2.RoundSealed(
-        reason=REASONS[RoundReason(facts["began"])],
-        group_world_size=facts["nodes"],
-        world_size=facts["world_size"],
-        restart_count=facts["restarts"],
-    )
+def _show(kind: EventKind, facts: Facts) -> dict[str, Any]:
+    """Return the fields of the detail of an event; what the event does not say is absent."""
+    shown = {
+        field: convert(facts[name]) for field, name, convert in _fields_of(kind) if name in facts
+    }
+    if kind is EventKind.ROUND_PROGRESSED:
+        shown["timeline"] = marks_message(facts)
+    elif kind is EventKind.NODE_DEPARTED:
+        departure = DEPARTURES[RoundReason(facts["departure"])]
+        has_finished = facts["has_finished"]
+        shown["kind"] = job_pb2.DEPARTURE_KIND_FINISHED if has_finished else departure
+    return shown
 
 
-def _round_settled(facts: Facts) -> Message:
-    return events_pb2.RoundSettled(
-        reason=REASONS[RoundReason(facts["ended"])],
-        consequence=CONSEQUENCES[Consequence(facts["consequence"])],
-        cause=_cause_of(facts),
-        node_name=facts.get("node", ""),
-        rank=facts.get("rank"),
-        restart_count=facts["restarts"],
-    )
+@cache
+def _fields_of(kind: EventKind) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """Return the fields of a detail, each with its fact and what converts that."""
+    fields = getattr(events_pb2.Event(), ARMS[kind]).DESCRIPTOR.fields
+    names = {**_FACTS, "reason": _ROUND_REASONS.get(kind, _FACTS["reason"])}
+    return tuple((one.name, names.get(one.name, one.name), _converter(one)) for one in fields)
 
 
-def _node_departed(facts: Facts) -> Message:
-    finished, kind = job_pb2.DEPARTURE_KIND_FINISHED, DEPARTURES[RoundReason(facts["departure"])]
-    return events_pb2.NodeDeparted(
-        node_name=facts["node"], kind=finished if facts["has_finished"] else kind
-    )
+def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    enum = field.enum_type
+    if enum is not None:
+        prefix = prefix_of(enum)
+        return lambda value: enum.values_by_name[prefix + value.upper().replace(" ", "_")].number
+    return to_duration if field.message_type is not None else lambda value: value
 
-
-def _other_arguments(facts: Facts) -> Message:
-    return events_pb2.OtherArgumentsFound(
-        node_name=facts["node"], other_node_name=facts["other_node"]
-    )
-
-
-def _drain_started(facts: Facts) -> Message:
-    return events_pb2.DrainStarted(
-        node_name=facts["node"],
-        drain_timeout=to_duration(facts["time_ms"]),
-        reason=facts["why"],
-    )
-
-
-def _network_suspected(facts: Facts) -> Message:
-    return events_pb2.NetworkSuspected(
-        break_count=facts["breaks"], connection_count=facts["sessions"]
-    )
-
-
-def _cause_of(facts: Facts) -> Any:
-    cause = facts.get("cause")
-    return None if cause is None else CAUSES[VerdictCause(cause)]
-
-
-_DETAILS: dict[EventKind, Callable[[Facts], Message]] = {
-    EventKind.RUN_CLOSED: _run_closed,
-    EventKind.JOB_UPDATED: _job_updated,
-    EventKind.RESTART_REQUESTED: lambda facts: events_pb2.RestartRequested(reason=facts["why"]),
-    EventKind.ROUND_SEALED: _round_sealed,
-    EventKind.ROUND_ADOPTED: lambda facts: events_pb2.RoundAdopted(node_count=facts["nodes"]),
-    EventKind.ROUND_STARTED: lambda facts: events_pb2.RoundStarted(
-        started_after=to_duration(facts["took_ms"])
-    ),
-    EventKind.ROUND_STOPPED: lambda facts: events_pb2.RoundStopped(
-        reason=REASONS[RoundReason(facts["reason"])]
-    ),
-    EventKind.ROUND_SETTLED: _round_settled,
-    EventKind.ROUND_PROGRESSED: lambda facts: events_pb2.RoundProgressed(
-        timeline=marks_message(facts)
-    ),
-    EventKind.NODE_JOINED: lambda facts: events_pb2.NodeJoined(node_name=facts["node"]),
-    EventKind.NODE_DISCONNECTED: lambda facts: events_pb2.NodeDisconnected(node_name=facts["node"]),
-    EventKind.NODE_RESUMED: lambda facts: events_pb2.NodeResumed(node_name=facts["node"]),
-    EventKind.NODE_DEPARTED: _node_departed,
-    EventKind.NODE_RENAMED: lambda facts: events_pb2.NodeRenamed(
-        node_name=facts["node"], old_name=facts["before"]
-    ),
-    EventKind.NODE_DISPLACED: lambda facts: events_pb2.NodeDisplaced(node_name=facts["node"]),
-    EventKind.OTHER_ARGUMENTS_FOUND: _other_arguments,
-    EventKind.DRAIN_STARTED: _drain_started,
-    EventKind.NODE_QUARANTINED: lambda facts: events_pb2.NodeQuarantined(
-        node_name=facts["node"], quarantine_time=to_duration(facts["for_ms"])
-    ),
-    EventKind.QUARANTINE_ENDED: lambda facts: events_pb2.QuarantineEnded(node_name=facts["node"]),
-    EventKind.NODE_CORDONED: lambda facts: events_pb2.NodeCordoned(
-        node_name=facts["node"], reason=facts["why"]
-    ),
-    EventKind.NODE_UNCORDONED: lambda facts: events_pb2.NodeUncordoned(
-        node_name=facts["node"], reason=facts.get("why", "")
-    ),
-    EventKind.NETWORK_SUSPECTED: _network_suspected,
-}
-"""How the details with fields are filled."""
 
 LINES = {
     "job_created": "an operator created the job",
