@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import (
-    Assignment,
     Desired,
     DesiredDrain,
     DesiredEnd,
     DesiredStandby,
     DesiredStop,
     Notice,
-    RoundHeader,
     RunOrder,
 )
-from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Milestone, Stage
+from rallypoint.agent.core.held_round import (
+    ErrorRecord,
+    HeldRound,
+    LocalExit,
+    LocalWorker,
+    Milestone,
+    Stage,
+)
 from rallypoint.agent.core.reports import (
     BlockedReport,
     DrainingReport,
@@ -36,9 +45,10 @@ from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQU
 from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
-from rallypoint.wire.durations import to_duration, to_ms, to_timestamp
+from rallypoint.wire.durations import to_duration, to_ms
+from rallypoint.wire.mapping import Mapper, numbers_of
 
 _NODE_STATES = {
     Stage.STARTING: node_pb2.NODE_STATE_ASSIGNED,
@@ -51,17 +61,10 @@ _NODE_STATES = {
     Stage.CLEAN: node_pb2.NODE_STATE_STOPPING,  # READY once its next port is reserved
 }
 """The state of a node in each stage of its round. Without a round it is READY."""
-_MILESTONES = {
-    Milestone.IMPORTED: worker_pb2.MILESTONE_IMPORTED,
-    Milestone.PROCESS_GROUP: worker_pb2.MILESTONE_PROCESS_GROUP,
-}
-_GOODBYES = {
-    GoodbyeKind.FINISHED: agent_pb2.GOODBYE_REASON_FINISHED,
-    GoodbyeKind.RELEASED: agent_pb2.GOODBYE_REASON_RELEASED,
-    GoodbyeKind.SIGNAL: agent_pb2.GOODBYE_REASON_SIGNAL,
-    GoodbyeKind.DRAINED: agent_pb2.GOODBYE_REASON_RELEASED,
-    GoodbyeKind.ERROR: agent_pb2.GOODBYE_REASON_ERROR,
-}
+_MILESTONES = numbers_of(Milestone, worker_pb2.Milestone.DESCRIPTOR)
+_GOODBYES = numbers_of(
+    GoodbyeKind, agent_pb2.GoodbyeReason.DESCRIPTOR, {GoodbyeKind.DRAINED: "RELEASED"}
+)
 OUTCOME_TEXTS = {
     job_pb2.OUTCOME_SUCCEEDED: "the job succeeded",
     job_pb2.OUTCOME_FAILED: "the job failed",
@@ -70,6 +73,33 @@ OUTCOME_TEXTS = {
 }
 _EXIT_CODES = {job_pb2.OUTCOME_SUCCEEDED: 0, job_pb2.OUTCOME_CANCELLED: EXIT_CANCELLED}
 """After other outcomes the job has failed."""
+
+_ORDER = Mapper(RunOrder, agent_pb2.RunOrder)
+_STOP = Mapper(DesiredStop, agent_pb2.Stop, apart=("reason",))
+_STANDBY = Mapper(DesiredStandby, agent_pb2.Standby)
+_ERROR = Mapper(
+    ErrorRecord, node_pb2.ErrorRecord, {"before_exit_ms": "age_at_exit"}, apart=("time_s",)
+)
+_EXIT = Mapper(
+    LocalExit,
+    node_pb2.WorkerExit,
+    {
+        "signalled_first": "agent_signalled_first",
+        "signalled_before_ms": "outlived_signal_for",
+        "failed_ms": "failed_at",
+    },
+    apart=("at_ms", "age", "run_time"),
+    nested=(_ERROR,),
+)
+_REPORTS: dict[type[Report], tuple[str, Mapper[Any, Any]]] = {
+    ReadyReport: ("ready", Mapper(ReadyReport, agent_pb2.Ready, {"port": "master_port"})),
+    StartedReport: ("started", Mapper(StartedReport, agent_pb2.Started)),
+    StartFailedReport: ("start_failed", Mapper(StartFailedReport, agent_pb2.StartFailed)),
+    LeavingReport: ("leaving", Mapper(LeavingReport, agent_pb2.Leaving)),
+    SucceededReport: ("succeeded", Mapper(SucceededReport, agent_pb2.Succeeded)),
+    BlockedReport: ("blocked", Mapper(BlockedReport, agent_pb2.Blocked)),
+}
+"""The arm and the mapper of each report that says the same as its message."""
 
 
 def fill_snapshot(hello: agent_pb2.Hello, state: AgentState, now_ms: int) -> None:
@@ -97,7 +127,7 @@ def _draining(until_ms: int, reason: str, now_ms: int) -> agent_pb2.Draining:
 
 def _held_message(held: HeldRound, now_ms: int) -> agent_pb2.HeldRound:
     return agent_pb2.HeldRound(
-        order=_order_message(held.order),
+        order=_ORDER.encode(held.order),
         state=_NODE_STATES[held.stage],
         workers=[_held_worker(worker, now_ms) for worker in held.workers],
         start_failure=None if held.start_failure is None else _limited(held.start_failure),
@@ -122,33 +152,6 @@ def _held_worker(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
     return worker_message(worker, now_ms)
 
 
-def _order_message(order: RunOrder) -> agent_pb2.RunOrder:
-    header, assignment = order.header, order.assignment
-    return agent_pb2.RunOrder(
-        header=round_pb2.RoundHeader(
-            number=header.number,
-            run=header.run,
-            world_size=header.world_size,
-            group_world_size=header.group_world_size,
-            master_addr=header.master_addr,
-            master_port=header.master_port,
-            restart_count=header.restart_count,
-            reason=round_pb2.RoundReason.ValueType(header.reason),
-            epoch=header.epoch,
-        ),
-        assignment=round_pb2.Assignment(
-            group_rank=assignment.group_rank,
-            first_rank=assignment.first_rank,
-            local_world_size=assignment.local_world_size,
-            role=assignment.role,
-            first_role_rank=assignment.first_role_rank,
-            role_world_size=assignment.role_world_size,
-        ),
-        max_restarts=order.max_restarts,
-        worker_token=order.worker_token,
-    )
-
-
 def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
     """Return a worker, with its exit if it has ended or failed; without its global rank."""
     message = node_pb2.Worker(local_rank=worker.local_rank, pid=worker.pid)
@@ -160,72 +163,39 @@ def worker_message(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:
     exit = worker.outcome
     if exit is None:
         return message
+    files = {"error_file": _limited(exit.error_file), "stderr_file": _limited(exit.stderr_file)}
+    run_ms = max(0, exit.at_ms - worker.started_ms) if worker.pid else 0
+    age = to_duration(max(0, now_ms - exit.at_ms))
     message.exit.CopyFrom(
-        node_pb2.WorkerExit(
-            exit_code=exit.exit_code,
-            signal=exit.signal,
-            agent_signalled_first=exit.signalled_first,
-            age=to_duration(max(0, now_ms - exit.at_ms)),
-            stderr_tail=exit.stderr_tail,
-            run_time=to_duration(max(0, exit.at_ms - worker.started_ms) if worker.pid else 0),
-            oom_killed=exit.oom_killed,
-            failed_at=None if exit.failed_ms is None else to_timestamp(exit.failed_ms),
-            error_file=_limited(exit.error_file),
-            stderr_file=_limited(exit.stderr_file),
-        )
+        _EXIT.to_message(replace(exit, **files), age=age, run_time=to_duration(run_ms))
     )
-    if exit.signalled_before_ms is not None:
-        message.exit.outlived_signal_for.CopyFrom(to_duration(exit.signalled_before_ms))
-    if exit.error is not None:
-        before_ms = exit.error.before_exit_ms
-        message.exit.error.CopyFrom(
-            node_pb2.ErrorRecord(
-                message=exit.error.message,
-                traceback=exit.error.traceback,
-                age_at_exit=None if before_ms is None else to_duration(before_ms),
-            )
-        )
     return message
 
 
-def report_message(  # noqa: C901  # one flat case per report
-    report: Report, now_ms: int
-) -> agent_pb2.SessionRequest:
+def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
     """Return a report; the link adds session, connection, sequence and epoch."""
     match report:
         case DrainingReport(until_ms=until_ms, reason=reason):
             return agent_pb2.SessionRequest(draining=_draining(until_ms, reason, now_ms))
-        case ReadyReport(round=number, port=port):
-            ready = agent_pb2.Ready(round=number, master_port=port)
-            return agent_pb2.SessionRequest(ready=ready)
-        case StartedReport(round=number, pids=pids):
-            return agent_pb2.SessionRequest(started=agent_pb2.Started(round=number, pids=pids))
         case ReachedReport(round=number, milestone=milestone, at_ms=at_ms):
             milestones = [_milestone(milestone, at_ms, now_ms)]
             reached = agent_pb2.Reached(round=number, milestones=milestones)
             return agent_pb2.SessionRequest(reached=reached)
-        case StartFailedReport(round=number, text=text, is_permanent=is_permanent):
-            start_failed = agent_pb2.StartFailed(
-                round=number, text=_limited(text), is_permanent=is_permanent
-            )
-            return agent_pb2.SessionRequest(start_failed=start_failed)
-        case LeavingReport(round=number, text=text):
-            leaving = agent_pb2.Leaving(round=number, text=_limited(text))
-            return agent_pb2.SessionRequest(leaving=leaving)
         case RecordedReport(round=number, worker=worker):
             recorded = agent_pb2.Recorded(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(recorded=recorded)
         case ExitedReport(round=number, worker=worker):
             exited = agent_pb2.Exited(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(exited=exited)
-        case SucceededReport(round=number):
-            return agent_pb2.SessionRequest(succeeded=agent_pb2.Succeeded(round=number))
-        case BlockedReport(round=number, pids=pids, text=text):
-            blocked = agent_pb2.Blocked(round=number, pids=pids, text=_limited(text))
-            return agent_pb2.SessionRequest(blocked=blocked)
         case GoodbyeReport(kind=goodbye, text=text):
             message = agent_pb2.Goodbye(reason=_GOODBYES[goodbye], text=_limited(text))
             return agent_pb2.SessionRequest(goodbye=message)
+        case _:
+            arm, mapper = _REPORTS[type(report)]
+            said = mapper.encode(report)
+            if "text" in said:
+                said["text"] = _limited(said["text"])
+            return agent_pb2.SessionRequest(**{arm: said})
 
 
 def parse_desired(
@@ -246,12 +216,11 @@ def parse_desired(
 def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
     match message.WhichOneof("state"):
         case "run":
-            return _parse_order(message.run)
+            return _ORDER.to_struct(message.run)
         case "stop":
-            stop = message.stop
-            return DesiredStop(stop.round, to_ms(stop.shutdown_timeout), stop.text)
+            return _STOP.to_struct(message.stop)
         case "standby":
-            return DesiredStandby(message.standby.spare)
+            return _STANDBY.to_struct(message.standby)
         case "released":
             drained = message.released.reason == agent_pb2.RELEASED_REASON_DRAINED
             text = f"released: {to_printable_line(message.released.text)}"
@@ -262,34 +231,6 @@ def _parse_state(message: agent_pb2.DesiredState) -> Desired | None:
             return DesiredEnd(_EXIT_CODES.get(message.finished.outcome, failed), text)
         case _:
             return None
-
-
-def _parse_order(order: agent_pb2.RunOrder) -> RunOrder:
-    header, assignment = order.header, order.assignment
-    return RunOrder(
-        header=RoundHeader(
-            number=header.number,
-            run=header.run,
-            world_size=header.world_size,
-            group_world_size=header.group_world_size,
-            master_addr=header.master_addr,
-            master_port=header.master_port,
-            restart_count=header.restart_count,
-            reason=header.reason,
-            epoch=header.epoch,
-        ),
-        assignment=Assignment(
-            group_rank=assignment.group_rank,
-            first_rank=assignment.first_rank,
-            local_world_size=assignment.local_world_size,
-            role=assignment.role,
-            first_role_rank=assignment.first_role_rank,
-            role_world_size=assignment.role_world_size,
-        ),
-        max_restarts=order.max_restarts,
-        worker_token=order.worker_token,
-        reached_at=tuple(order.reached_at),
-    )
 
 
 def find_misfit(desired: Desired, workers: int) -> str:
