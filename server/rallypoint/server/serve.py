@@ -147,8 +147,6 @@ async def _serving(
     health = Health(server, SERVICES)
     add_reflection(server, SERVICES)
     port = bind(server, _address(settings), protected.listening)
-    if protected.gate is not None:
-        protected.gate.listens(port)
     await server.start()
     await health.set_serving(True)
     idle: asyncio.Future[str] | None = None

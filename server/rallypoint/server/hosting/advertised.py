@@ -29,10 +29,10 @@ CONNECT_S_MAX = 2.0
 class Advertised:
     """The address at which others reach this coordinator."""
 
-    def __init__(self, address: str, note_probe: Callable[[str], None] = lambda peer: None) -> None:
+    def __init__(self, address: str, note_probe: Callable[[], None] = lambda: None) -> None:
         """Find nothing wrong yet with `address`, which is `host:port`.
 
-        `note_probe` is called for each connection that is made to it, with its own end.
+        `note_probe` is called for each connection that is made to it.
         """
         self._note_probe = note_probe
         self.trouble = ""
@@ -82,9 +82,8 @@ class Advertised:
             is_of_system = error.errno is not None and error.errno > 0
             why = os.strerror(error.errno or 0) if is_of_system else str(error.strerror or error)
         else:
-            host, port, *_ = writer.get_extra_info("sockname")
             writer.close()
-            self._note_probe(f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}")
+            self._note_probe()
             return ""
         return (
             f"this coordinator does not reach itself at {self._address}, which it advertises"

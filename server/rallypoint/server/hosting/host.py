@@ -196,7 +196,6 @@ async def hosting(
     add_reflection(server, SERVICES)
     port = bind(server, address, protected.listening)
     if protected.gate is not None:
-        protected.gate.listens(port)
         protected.gate.may_read = partial(_may_read, directory, host)
     await server.start()
     async with Background(failed) as background:

@@ -14,13 +14,12 @@ from structlog.testing import capture_logs
 
 from rallypoint.server.hosting import protecting
 from rallypoint.server.rpc.guards import peers
-from rallypoint.server.rpc.guards.access.audit import NO_CALL, Audit, Call
+from rallypoint.server.rpc.guards.access.audit import Audit, Call
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.limits import (
     HOSTS_MAX,
     LINES_PER_MINUTE_MAX,
     LINES_PER_RELAY_MAX,
-    NO_CALLS_PER_MINUTE_MAX,
     RUNS_PER_MINUTE_MAX,
     RUNS_PER_RELAY_MAX,
 )
@@ -296,28 +295,11 @@ async def test_agents_of_a_relay_count_for_their_hosts(tmp_path: Path, lines: li
     assert 1 == count(lines, event="log_shortened", host=named, more_lines=MORE)
 
 
-def test_connections_without_a_call_are_few_lines(lines: list[Any]) -> None:
-    """A client without TLS makes several a second; they hide no refusal of the same host."""
-    counted = Lines(Clock())
-    audit = Audit(counted)
-    for port in range(NO_CALLS_PER_MINUTE_MAX + MORE):
-        audit.note_no_call(f"ipv4:10.0.0.1:{port}")
-    audit.refuse(Call("/s/GetJob", "ipv4:10.0.0.1:9", "10.0.0.1"), (), "ACCESS_TOKEN_MISSING")
-    counted.close()
-
-    assert NO_CALLS_PER_MINUTE_MAX == count(lines, event="audit", outcome=NO_CALL)
-    assert 1 == count(lines, event="audit_shortened", host="10.0.0.1", more_connections=MORE)
-    assert 1 == count(lines, event="audit", outcome="ACCESS_TOKEN_MISSING")
-
-
 def test_addresses_have_one_form(lines: list[Any]) -> None:
-    """gRPC escapes the brackets of IPv6, and a look at the open sockets does not."""
+    """gRPC escapes the brackets of IPv6, and a line does not."""
     audit = Audit(Lines(Clock()))
-    audit.note_no_call("ipv6:[::1]:7")
     call = Call("/s/GetJob", "ipv6:%5B::1%5D:7 via ipv6:%5B::2%5D:9", "::1")
     audit.refuse(call, (), "ACCESS_TOKEN_MISSING")
     audit.change(call, CALLER, "OK")
 
-    assert ["ipv6:[::1]:7", *["ipv6:[::1]:7 via ipv6:[::2]:9"] * 2] == [
-        line["peer"] for line in lines
-    ]
+    assert ["ipv6:[::1]:7 via ipv6:[::2]:9"] * 2 == [line["peer"] for line in lines]

@@ -80,8 +80,6 @@ LINES_PER_MINUTE_MAX = 30
 """Lines of the log of each kind that a host may cause, as far as they are not about its jobs."""
 LINES_PER_RELAY_MAX = 10 * LINES_PER_MINUTE_MAX
 """The same for all hosts together that a relay names: a rack may start at once."""
-NO_CALLS_PER_MINUTE_MAX = 3
-"""Lines about connections of one host without a call: a client without TLS makes such for ever."""
 WARNED_S_MIN = 60.0
 """Shortest time between two warnings in the log about one host."""
 RUNS_PER_MINUTE_MAX = 128

@@ -28,8 +28,6 @@ class Kind(Enum):
     """A session or a relay that is let in."""
     REFUSAL = "refusal"
     """A call that is refused because of who makes it."""
-    NO_CALL = "no call"
-    """A connection without a call. A client without TLS makes several a second."""
     RUN = "run"
     """A run that is opened, with all its lines."""
     OTHER = "other"
@@ -105,8 +103,6 @@ class Lines:
         match kind:
             case Kind.REFUSAL:
                 log.warning("audit_shortened", host=host, more_refusals=hidden)
-            case Kind.NO_CALL:
-                log.warning("audit_shortened", host=host, more_connections=hidden)
             case Kind.ADMISSION:
                 log.info("audit_shortened", host=host, more_admissions=hidden)
             case Kind.RUN:
@@ -123,8 +119,6 @@ def _shares(hosts: Sequence[str], kind: Kind) -> Iterator[tuple[str, int]]:
     most, of_relay = limits.LINES_PER_MINUTE_MAX, limits.LINES_PER_RELAY_MAX
     if kind is Kind.RUN:
         most, of_relay = limits.RUNS_PER_MINUTE_MAX, limits.RUNS_PER_RELAY_MAX
-    if kind is Kind.NO_CALL:
-        most = limits.NO_CALLS_PER_MINUTE_MAX
     for relay in hosts[1:]:
         yield f"via {relay}", of_relay
     yield hosts[0] if hosts else "", most

@@ -18,9 +18,9 @@ from rallypoint.server.rpc.guards.peers import hosts_of
 log = get_logger()
 
 NO_CALL = "NO_CALL"
-"""Outcome of a connection that has ended without a call."""
+"""Outcome of connections that have ended without a call."""
 HINT = "no certificate, or one of another authority, or no TLS; or only a probe"
-"""What such a connection was."""
+"""What they were."""
 JOB_CHARS_MAX = 128
 """Of a job's name in a line: a refused call may name anything."""
 
@@ -70,13 +70,8 @@ class Audit:
         shown = _show(call, (caller,))
         self._warn(call.peer, **shown, outcome=outcome, effect="stream_ended")
 
-    def note_no_call(self, peer: str) -> None:
-        """Note a connection that has ended without a call."""
-        if self._lines.allow(hosts_of(peer), Kind.NO_CALL):
-            log.warning("audit", caller="unknown", peer=peer, outcome=NO_CALL, hint=HINT)
-
     def note_no_calls(self, count: int) -> None:
-        """Note such connections whose peers are not known."""
+        """Note so many connections that have ended without a call."""
         log.warning("audit", caller="unknown", connections=count, outcome=NO_CALL, hint=HINT)
 
     def _warn(self, of: str, **shown: str) -> None:

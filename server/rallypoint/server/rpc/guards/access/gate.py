@@ -210,21 +210,15 @@ class Gate:
         """The rules by which all streams were let in, or checked again."""
         self._checked_ms = _unix_ms()
 
-    def listens(self, port: int) -> None:
-        """Note the port to which clients connect."""
+    def note_probe(self) -> None:
+        """Note that this process connects to itself, and makes no call."""
         if self._handshakes is not None:
-            self._handshakes.port = port
-
-    def note_probe(self, peer: str) -> None:
-        """Note that this process has connected to itself as `peer`, and makes no call."""
-        if self._handshakes is not None:
-            self._handshakes.note_probe(peer)
+            self._handshakes.note_explained()
 
     async def look(self) -> None:
         """Do what is due once a second."""
         await self.check_streams()
         if self._handshakes is not None:
-            await asyncio.to_thread(self._handshakes.find)
             self._handshakes.look(self.audit)
 
     def close(self) -> None:
