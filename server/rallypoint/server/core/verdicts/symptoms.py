@@ -27,7 +27,6 @@ from rallypoint.server.core.verdicts.error_texts import (
     OWN_CAUSE,
     SHARED_BEGINS,
     WATCHDOG_FRAME,
-    ErrorText,
 )
 from rallypoint.server.core.verdicts.last_words import find_announcement, find_last_output
 
@@ -60,8 +59,8 @@ _WHAT = "what():"
 
 
 @cache  # compiled at the first failure, not before the first worker starts
-def _compile(texts: tuple[ErrorText, ...]) -> re.Pattern[str]:
-    patterns = [text.pattern for text in texts]
+def _compile(texts: tuple[str, ...]) -> re.Pattern[str]:
+    patterns = list(texts)
     for begin in SHARED_BEGINS:
         ends = [one.removeprefix(begin) for one in patterns if one.startswith(begin)]
         if ends:

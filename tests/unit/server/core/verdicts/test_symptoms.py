@@ -16,7 +16,6 @@ from rallypoint.server.core.verdicts.error_texts import (
     LOST_PEER,
     OWN_CAUSE,
     WATCHDOG_FRAME,
-    ErrorText,
 )
 from rallypoint.server.core.verdicts.symptoms import (
     LINES_MAX,
@@ -29,6 +28,114 @@ from rallypoint.server.core.verdicts.symptoms import (
 PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
 HINT = "Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
+_PAIR = "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc"
+_BUFFER = "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc"
+_NCCL_ERROR = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed"
+EXAMPLES: dict[tuple[str, ...], tuple[str, ...]] = {
+    LOST_PEER: (
+        # gloo of torch 2.13
+        f"{_PAIR}:553] Connection closed by peer [127.0.0.1]:58604. This is typically caused by a "
+        "remote worker crashing.",
+        f"{_PAIR}:537] Read error [127.0.0.1]:27022: Connection reset by peer. This is typically "
+        "caused by a remote worker hanging or bugs in the application.",
+        f"{_PAIR}:799] connect [127.0.0.1]:1: Connection refused",
+        f"{_PAIR}:300] writev [127.0.0.1]:27022: Broken pipe",
+        f"{_PAIR}:537] Read error [127.0.0.1]:27022: Operation not permitted",
+        f"{_BUFFER}:78] Timed out waiting 4000ms for recv operation to complete",
+        f"{_PAIR}:211] Application timeout caused pair closure",
+        # torch 2.13
+        "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no "
+        "error",
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms",
+        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while "
+        "waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+        "torch.distributed.DistNetworkError: Connection reset by peer",
+        "torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /step",
+        # torch 1.x
+        "RuntimeError: Connection reset by peer",
+        # torch 1.5
+        "RuntimeError: Broken pipe",
+        # torch 2.13
+        "RuntimeError: Socket Timeout",
+        "RuntimeError: Stop_waiting response is expected",
+        "RuntimeError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
+        "server shutdown or crash?",
+        "RuntimeError: Failed to send, sent 0 bytes. Connection was likely closed. Did the remote "
+        "server shutdown or crash?",
+        # torch 2.x
+        "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got "
+        "error: Connection reset by peer",
+        "torch.distributed.DistBackendError: [4] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got "
+        "error: Socket Timeout",
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 2.",
+        # NCCL 2.21.5
+        f"{_NCCL_ERROR}/c10d/NCCLUtils.hpp:268, network error, NCCL version 2.21.5\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process "
+        "exiting prematurely.\nLast error:\n"
+        "socketProgressOpt: Call to recv failed : Connection reset by peer",
+        # NCCL 2.14.3
+        f"{_NCCL_ERROR}/c10d/ProcessGroupNCCL.cpp:1275, internal error, NCCL version 2.14.3\n"
+        "ncclInternalError: Internal check failed.\nLast error:\n"
+        "Net : Connection closed by remote peer, remote process exited",
+        # torch 2.x
+        "[PG 1 Rank 6] Process group watchdog thread terminated with exception: [Rank 6] ...",
+        "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=880, "
+        "OpType=BROADCAST, Timeout(ms)=1800000) ran for 1800778 milliseconds before timing out.",
+        # tensorpipe of torch 1.9
+        "RuntimeError: eof (this error originated at tensorpipe/transport/shm/"
+        "connection_impl.cc:259)",
+        # tensorpipe of torch 1.x
+        "RuntimeError: ECONNRESET: connection reset by peer (this error originated at "
+        "tensorpipe/transport/uv/connection_impl.cc:132)",
+    ),
+    OWN_CAUSE: (
+        # torch 2.x
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+        # torch 2.13
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        # NCCL 2.21.5
+        f"{_NCCL_ERROR}/c10d/NCCLUtils.hpp:268, unhandled cuda error, NCCL version 2.21.5\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+        "Cuda failure 'out of memory'",
+        f"{_NCCL_ERROR}/c10d/NCCLUtils.hpp:268, invalid usage, NCCL version 2.21.5\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        # torch 2.13
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 29500, useIpv6: false",
+        "torch.distributed.DistNetworkError: port: 29500, code: -98, name: EADDRINUSE",
+        # glibc any
+        "torch.distributed.DistNetworkError: message: Address already in use",
+    ),
+    BROKEN_CONNECTION: (
+        # Python 3
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        # asyncio of Python 3
+        "ConnectionResetError: Connection lost",
+        # Python 3
+        "ConnectionAbortedError: [Errno 103] Software caused connection abort",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        # multiprocessing of Python 3
+        "EOFError",
+    ),
+    WATCHDOG_FRAME: (
+        # torch 2.x
+        "frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout() + 0x2b4 (0x7f5a in "
+        "libtorch_cuda.so)",
+        "Exception raised from checkTimeout at ProcessGroupNCCL.cpp:632 (most recent call first):",
+    ),
+    CUDA_FRAME: (
+        # torch 2.x
+        "frame #3: c10::cuda::c10_cuda_check_implementation(int, char const*) + 0x118 (0x7f5a in "
+        "libc10_cuda.so)",
+    ),
+}
+"""For each pattern of each table, in its order, an error of the library that writes the text: its
+headline, and further lines if one of them has the text. Addresses and numbers are others. The texts
+of torch 2.13 (CPU) were printed in our runs or are in its shared libraries. The others are from the
+issues of pytorch and nccl; the version is as exact as the issue."""
 
 
 def traceback(headline: str, *, rank: int | None = None, then: str = "") -> str:
@@ -103,24 +210,19 @@ OF_ITS_OWN = [
 ]
 
 
-def name_of(row: ErrorText) -> str:
-    return f"{row.library} {row.version}: {row.pattern[-40:]}"
-
-
 @pytest.mark.parametrize(
-    "row",
-    [*LOST_PEER, *OWN_CAUSE, *BROKEN_CONNECTION, *WATCHDOG_FRAME, *CUDA_FRAME],
-    ids=name_of,
+    ("pattern", "text"),
+    [pair for table, texts in EXAMPLES.items() for pair in zip(table, texts, strict=True)],
 )
-def test_pattern_finds_its_example(row: ErrorText) -> None:
+def test_pattern_finds_its_example(pattern: str, text: str) -> None:
     """Each row of the tables finds the text that its library prints."""
-    assert re.search(row.pattern, row.example, re.MULTILINE)
+    assert re.search(pattern, text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("rank", [None, 3])
 @pytest.mark.parametrize(
     "headline",
-    [*OF_A_PEER, *(row.example for row in (*LOST_PEER, *BROKEN_CONNECTION))],
+    [*OF_A_PEER, *EXAMPLES[LOST_PEER], *EXAMPLES[BROKEN_CONNECTION]],
 )
 def test_error_that_a_peer_has_caused(headline: str, rank: int | None) -> None:
     """The text of a lost peer makes a victim, printed or recorded, whatever ended the worker."""
@@ -130,7 +232,7 @@ def test_error_that_a_peer_has_caused(headline: str, rank: int | None) -> None:
     assert VICTIM is classify(ended(traceback(headline), signal=6))
 
 
-@pytest.mark.parametrize("headline", [*OF_ITS_OWN, *(row.example for row in OWN_CAUSE)])
+@pytest.mark.parametrize("headline", [*OF_ITS_OWN, *EXAMPLES[OWN_CAUSE]])
 def test_error_of_its_own(headline: str) -> None:
     """Any other error is a cause, also one that speaks of connections and peers."""
     assert PRIMARY is classify(ended(traceback(headline)))
@@ -138,26 +240,26 @@ def test_error_of_its_own(headline: str) -> None:
     assert PRIMARY is classify(ended(error=ErrorRecord(headline, traceback(headline))))
 
 
-@pytest.mark.parametrize("row", OWN_CAUSE, ids=name_of)
-def test_own_cause_outranks_a_lost_peer(row: ErrorText) -> None:
+@pytest.mark.parametrize("text", EXAMPLES[OWN_CAUSE])
+def test_own_cause_outranks_a_lost_peer(text: str) -> None:
     """An error with both texts is a cause."""
-    headline = f"torch.distributed.DistNetworkError: {row.example}"
+    headline = f"torch.distributed.DistNetworkError: {text}"
 
     assert PRIMARY is classify(ended(traceback(headline.replace("\n", " "))))
 
 
-@pytest.mark.parametrize("row", BROKEN_CONNECTION, ids=name_of)
-def test_broken_connection_with_more_words_is_a_cause(row: ErrorText) -> None:
+@pytest.mark.parametrize("text", EXAMPLES[BROKEN_CONNECTION])
+def test_broken_connection_with_more_words_is_a_cause(text: str) -> None:
     """Only the bare error counts: more words come from code that names the connection."""
-    assert PRIMARY is classify(ended(traceback(f"{row.example.partition(':')[0]}: bad reply")))
+    assert PRIMARY is classify(ended(traceback(f"{text.partition(':')[0]}: bad reply")))
 
 
-@pytest.mark.parametrize("row", WATCHDOG_FRAME, ids=name_of)
-def test_stack_of_the_watchdog(row: ErrorText) -> None:
+@pytest.mark.parametrize("text", EXAMPLES[WATCHDOG_FRAME])
+def test_stack_of_the_watchdog(text: str) -> None:
     """A stack below the watchdog makes a victim, unless a CUDA call failed."""
-    assert VICTIM is classify(ended(row.example, signal=6))
-    for cuda in CUDA_FRAME:
-        assert PRIMARY is classify(ended(f"{row.example}\n{cuda.example}", signal=6))
+    assert VICTIM is classify(ended(text, signal=6))
+    for cuda in EXAMPLES[CUDA_FRAME]:
+        assert PRIMARY is classify(ended(f"{text}\n{cuda}", signal=6))
 
 
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
