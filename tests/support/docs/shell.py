@@ -46,14 +46,17 @@ def _has_shape(wanted: str, line: str) -> bool:
 
 
 class Shell:
-    """A bash that takes commands as they are printed."""
+    """A bash that takes commands as they are printed.
+
+    Its programs buffer lines, as anyone's do: else two workers' lines may be one.
+    """
 
     def __init__(self, env: Mapping[str, str], cwd: Path) -> None:
         self._commands = 0
         self._lines: Feed[str] = Feed("output of the shell")
         self._process = subprocess.Popen(
             ["bash", "--norc"],
-            env=dict(env),
+            env={name: value for name, value in env.items() if name != "PYTHONUNBUFFERED"},
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -43,6 +43,12 @@ TORCH_TIER = (
     *("tests/unit/torch", "tests/unit/elastic"),
     *("tests/e2e/torch", "tests/e2e/elastic", "tests/e2e/preload"),
 )
+COMPARED_WITH_TORCH = (
+    "tests/unit/agent/output/test_destinations.py",
+    "tests/unit/agent/torchelastic/test_logs_plugin.py",
+    "tests/unit/cli/flags/test_plugin.py",
+)
+"""Other tests that import torch."""
 OF_THIS_TORCH = ("tests/e2e/elastic/cases",)
 """Tests that compare with records of one version of torch."""
 OF_THE_TREE = ("tests/unit/repo", "tests/unit/release", "tests/unit/deploy")
@@ -145,7 +151,7 @@ def run_with(version: str, torch: str) -> Step:
         shell.run(own, *f"-m pip install --quiet -c {pins} -e . --group test".split(), *wanted)
         tests = ["tests/unit", *(f"--ignore={one}" for one in OF_THE_TREE)]
         if not torch:
-            tests += [f"--ignore={one}" for one in TORCH_TIER]
+            tests += [f"--ignore={one}" for one in (*TORCH_TIER, *COMPARED_WITH_TORCH)]
         pytest = ("-m", "pytest", "-p", "no:cacheprovider", "-n", JOBS)
         shell.run(own, *pytest, "-m", USUAL, *tests)
         if torch:

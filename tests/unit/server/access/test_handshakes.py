@@ -60,7 +60,7 @@ def test_call_may_come_late(scene: Scene) -> None:
 
 
 def test_there_is_one_line_a_minute(scene: Scene) -> None:
-    """Whoever tries without end has no line each; all are counted."""
+    """A client that tries without end causes few lines, and each of its connections counts."""
     for _ in range(300):
         scene.connect(4)
         scene.look(1)
