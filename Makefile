@@ -163,16 +163,18 @@ proto-check: $(STAMP) ## fail when a committed stub is stale, missing or left ov
 journal-format: $(STAMP) ## keep what the journal's format can hold, for the tests of later versions
 	$(BIN)/python tests/support/journal/write_format.py
 
+# The generators of pages are beside the tests that compare the pages: no part of the product.
+WRITE := PYTHONPATH=tests $(BIN)/python -m support.reference.
 .PHONY: flags
 flags: $(STAMP) ## write docs/reference/flags.md and commands.md from the parsers
 	@mkdir -p docs/reference
-	$(BIN)/python -m rallypoint.cli.reference > docs/reference/flags.md
-	$(BIN)/python -m rallypoint.cli.commands_reference > docs/reference/commands.md
+	$(WRITE)flags > docs/reference/flags.md
+	$(WRITE)commands > docs/reference/commands.md
 
 .PHONY: limits
 limits: $(STAMP) ## write docs/reference/limits.md from the .proto files
 	@mkdir -p docs/reference
-	$(BIN)/python -m rallypoint.cli.limits_reference > docs/reference/limits.md
+	$(WRITE)limits > docs/reference/limits.md
 
 .PHONY: access
 access: $(STAMP) ## write docs/reference/access.md from the table that the test of every RPC checks
@@ -185,7 +187,7 @@ client: $(STAMP) ## write the blocking client from the asyncio one
 .PHONY: api
 api: $(STAMP) ## write docs/reference/api/ from the .proto files and their comments
 	@rm -f docs/reference/api/*.md && mkdir -p docs/reference/api
-	$(BIN)/python -m rallypoint.cli.api_reference docs/reference/api
+	$(WRITE)api docs/reference/api
 
 .PHONY: docs
 docs: $(STAMP) ## build the documentation site into site/

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rallypoint.cli import exit_codes
-from rallypoint.cli.api_reference import render_api
-from rallypoint.cli.commands_reference import render_commands
-from rallypoint.cli.limits_reference import render_limits
-from rallypoint.cli.reference import render_reference
+from support.reference.api import render_api
+from support.reference.commands import render_commands
+from support.reference.flags import render_reference
+from support.reference.limits import render_limits
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDER = REPOSITORY / "docs" / "reference"

@@ -1,11 +1,8 @@
-"""Generates the reference of flags and exit codes in the documentation from the parsers.
-
-`python -m rallypoint.cli.reference` prints it; `make flags` writes it to docs/reference/flags.md.
-"""
+"""Generates docs/reference/flags.md, flags and exit codes, from the parsers: `make flags`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rallypoint.cli.commands.agent.command import build_parser as build_agent_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
@@ -45,7 +42,7 @@ def render_reference() -> str:
             ),
             "## Exit codes of `rallypoint agent`",
             "",
-            *_table(("code", "meaning"), EXIT_CODES),
+            *markdown_table(("code", "meaning"), EXIT_CODES),
         )
     )
 
@@ -55,7 +52,7 @@ def _command_lines(name: str, parser: Parser) -> Iterator[str]:
     yield from (f"## `{name}{words}`", "", parser.summary, "")
     if parser.operands:
         rows = tuple((f"`{operand.name}`", operand.help) for operand in parser.operands)
-        yield from (*_table(("word", "meaning"), rows), "")
+        yield from (*markdown_table(("word", "meaning"), rows), "")
     for group in parser.groups:
         yield from _group_lines(group, parser)
 
@@ -67,7 +64,7 @@ def _group_lines(group: Group, parser: Parser) -> Iterator[str]:
     rows = [_row(flag, parser) for flag in group.flags]
     columns = ("flag", "default", "torchrun", "variable", "meaning")
     used = [index for index in range(len(columns)) if any(row[index] for row in rows)]
-    yield from _table(
+    yield from markdown_table(
         tuple(columns[index] for index in used),
         tuple(tuple(row[index] for index in used) for row in rows),
     )
@@ -87,7 +84,8 @@ def _row(flag: Flag, parser: Parser) -> tuple[str, ...]:
     )
 
 
-def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table."""
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
     for row in rows:

@@ -1,8 +1,4 @@
-"""Generates the reference of limits in the documentation from the .proto files.
-
-`python -m rallypoint.cli.limits_reference` prints it; `make limits` writes it to
-docs/reference/limits.md.
-"""
+"""Generates docs/reference/limits.md from the .proto files: `make limits`."""
 
 from __future__ import annotations
 
