@@ -1,10 +1,8 @@
 """Reads what a certificate says, also one that cannot be verified.
 
-The standard library decodes only certificates that it trusts, but the dates and names of the others
-are what people need to see. This is no verification. The input is from the network: a certificate
-that breaks the rules of DER raises ValueError, nothing else.
-
-Source: RFC 5280, section 4.1; X.690, sections 8.1 and 11.
+The dates and names of such a certificate are what people need to see. This is no verification. The
+ssl module decodes only certificates that it trusts, but the function below it, which its own tests
+use, decodes all. The input is from the network: what is no certificate raises ValueError.
 """
 
 from __future__ import annotations
@@ -12,9 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import os
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import ssl
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]  # not in typeshed
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -24,12 +24,6 @@ from rallypoint.base.printable import to_printable_line
 ENDS_SOON_S = 14 * 86_400.0
 """Time to renew a certificate without haste."""
 
-_SEQUENCE, _SET, _INTEGER, _OID = 0x30, 0x31, 0x02, 0x06
-_VERSION, _EXTENSIONS = 0xA0, 0xA3
-_UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
-_DNS_NAME, _ADDRESS = 0x82, 0x87
-_COMMON_NAME = bytes((0x55, 0x04, 0x03))  # 2.5.4.3
-_ALTERNATIVE_NAMES = bytes((0x55, 0x1D, 0x11))  # 2.5.29.17
 _NAMES_MAX = 64
 """More are not read, and not shown."""
 
@@ -73,23 +67,20 @@ def read_certificate(der: bytes) -> Certificate:
     Raises:
         ValueError: it is none.
     """
-    try:
-        whole = _only(der, _SEQUENCE)
-        fields = list(_items(_first(whole, _SEQUENCE)))
-        if fields and fields[0][0] == _VERSION:
-            fields = fields[1:]
-        _, _, issuer, validity, subject = (_expect(fields, at) for at in range(5))
-        begins, ends = (_read_time(tag, value) for tag, value in _items(validity))
-        extensions = next((value for tag, value in fields[5:] if tag == _EXTENSIONS), b"")
-        return Certificate(
-            subject=_read_name(subject),
-            issuer=_read_name(issuer),
-            names=tuple(_alternative_names(extensions))[:_NAMES_MAX],
-            begins_s=begins,
-            ends_s=ends,
-        )
-    except (IndexError, ValueError, OverflowError) as error:
-        raise ValueError(f"no certificate: {error}") from error
+    with open(os.memfd_create("certificate"), "w", encoding="ascii") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(der))
+        file.flush()
+        try:
+            one = _test_decode_cert(f"/proc/self/fd/{file.fileno()}")
+            return Certificate(
+                subject=_read_name(one["subject"]),
+                issuer=_read_name(one["issuer"]),
+                names=tuple(_alternative_names(one.get("subjectAltName", ())))[:_NAMES_MAX],
+                begins_s=float(ssl.cert_time_to_seconds(one["notBefore"])),
+                ends_s=float(ssl.cert_time_to_seconds(one["notAfter"])),
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(f"no certificate: {error}") from error
 
 
 def read_pem(text: str) -> Certificate:
@@ -107,83 +98,16 @@ def read_pem(text: str) -> Certificate:
         raise ValueError(f"no certificate: {error}") from error
 
 
-# --- Parts of a certificate ---
+def _read_name(name: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """Return the common name, or else the first part of a name."""
+    parts = [part for one in name for part in one]
+    common = (text for key, text in parts if key == "commonName")
+    return to_printable_line(next(common, parts[0][1] if parts else ""))
 
 
-def _read_name(name: bytes) -> str:
-    """Return the common name, or else the first part of a name that is text."""
-    first = ""
-    for tag, part in _items(name):
-        if tag != _SET:
-            raise ValueError("a name has another structure")
-        (_, oid), (_, value) = list(_items(_first(part, _SEQUENCE)))[:2]
-        text = to_printable_line(value.decode("utf-8", "replace"))
-        if oid == _COMMON_NAME:
-            return text
-        first = first or text
-    return first
-
-
-def _alternative_names(extensions: bytes) -> Iterator[str]:
-    if not extensions:
-        return
-    for _, extension in _items(_first(extensions, _SEQUENCE)):
-        fields = list(_items(extension))
-        if fields[0] != (_OID, _ALTERNATIVE_NAMES):
-            continue
-        for tag, value in _items(_only(fields[-1][1], _SEQUENCE)):
-            if tag == _DNS_NAME:
-                yield to_printable_line(value.decode("ascii", "replace"))
-            elif tag == _ADDRESS:
-                yield str(ipaddress.ip_address(value))
-
-
-def _read_time(tag: int, value: bytes) -> float:
-    forms = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
-    if tag not in forms:
-        raise ValueError("a date has another type")
-    moment = datetime.strptime(value.decode("ascii", "replace"), forms[tag]).replace(tzinfo=UTC)
-    if tag == _UTC_TIME and moment.year >= 2050:  # RFC 5280: two digits mean 1950 to 2049
-        moment = moment.replace(year=moment.year - 100)
-    return moment.timestamp()
-
-
-# --- DER ---
-
-
-def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the content of each item."""
-    while data:
-        tag, length, start = data[0], data[1], 2
-        if length >= 0x80:
-            size = length & 0x7F
-            if not 0 < size <= 4:
-                raise ValueError("a length has no valid form")
-            length, start = int.from_bytes(data[2 : 2 + size]), 2 + size
-        if start + length > len(data):
-            raise ValueError("it ends too early")
-        yield tag, data[start : start + length]
-        data = data[start + length :]
-
-
-def _first(data: bytes, tag: int) -> bytes:
-    """Return the content of the first item, which must have this tag."""
-    found = next(_items(data), None)
-    if found is None or found[0] != tag:
-        raise ValueError("it has another structure")
-    return found[1]
-
-
-def _only(data: bytes, tag: int) -> bytes:
-    """Return the content of the only item."""
-    if len(list(_items(data))) != 1:
-        raise ValueError("it has another structure")
-    return _first(data, tag)
-
-
-def _expect(fields: list[tuple[int, bytes]], at: int) -> bytes:
-    """Return one of the first fields of a certificate, which all have a fixed type."""
-    tag, value = fields[at]
-    if tag != (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)[at]:
-        raise ValueError("it has another structure")
-    return value
+def _alternative_names(names: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for kind, text in names:
+        if kind == "DNS":
+            yield to_printable_line(text)
+        elif kind == "IP Address":
+            yield str(ipaddress.ip_address(text.strip()))

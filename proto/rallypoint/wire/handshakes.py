@@ -130,7 +130,9 @@ def probe(target: str, access: Access, timeout_s: float = PROBE_S_MAX) -> str:
     try:
         with (
             connect(host, int(port), timeout_s) as raw,
-            _context(access).wrap_socket(raw, server_hostname=access.server_name or host) as line,
+            blind_context(access).wrap_socket(
+                raw, server_hostname=access.server_name or host
+            ) as line,
         ):
             if not access.uses_tls:
                 return Fault.NEEDS_TLS.value
@@ -142,7 +144,7 @@ def probe(target: str, access: Access, timeout_s: float = PROBE_S_MAX) -> str:
         return ""
 
 
-def _context(access: Access) -> ssl.SSLContext:
+def blind_context(access: Access) -> ssl.SSLContext:
     """Return a context that accepts every certificate: nothing is sent to the other side."""
     import ssl
 

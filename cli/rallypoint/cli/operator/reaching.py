@@ -1,18 +1,24 @@
-"""Whether a coordinator listens somewhere, and if not, what is wrong, in words.
+"""Reaches a coordinator, and says what is wrong, in words.
 
-gRPC tries again until the end of the call, and then says little. So a connection is made first: to
-the port, with TLS if that is wanted, and as far as the first frame of HTTP/2.
+gRPC tries again until the end of the call, and then says little. So a command connects first: to
+the port, with TLS if that is wanted, and as far as the first frame of HTTP/2. `doctor` takes the
+same steps one by one.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from rallypoint.base.names import Unresolved, connect, find
+from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.operator.failures import NotReached
 from rallypoint.wire.handshakes import Fault, describe_fault, find_refusal
 
@@ -26,17 +32,36 @@ CONNECT_S_MAX = 3.0
 LOOK_UP_S_MAX = 10.0
 """How long the look-up of its name may take: a command has one attempt."""
 SLOW_S = 1.0
-"""A look-up that takes longer is noted."""
-HTTP2_BEGINS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""What a client sends first: the preface of RFC 9113, and empty SETTINGS."""
-FRAME_BYTES = 9
-"""The header of a frame: three bytes of length, and its type."""
-SETTINGS = 4
-TLS_ALERT = 0x15
+"""A look-up that takes longer is noted: every connection waits for it."""
+WORDS_CHARS_MAX = 60
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""What a client sends first: the preface of RFC 9113, section 3.4, and empty SETTINGS."""
+_FRAME_BYTES = 9
+"""The header of a frame: three bytes of length, its type, flags, and the stream."""
+_SETTINGS = 4
+_ALERT, _TLS_MAJOR = 0x15, 0x03
 
 
-class _Unusable(Exception):
-    """What listens there cannot be used; the text says why."""
+class Speech(Enum):
+    """What a program that listens answers to the first bytes of HTTP/2."""
+
+    HTTP2 = "http2"
+    TLS = "tls"
+    HTTP1 = "http1"
+    OTHER = "other"
+    """Something else, or it closed the connection."""
+    NOTHING = "nothing"
+
+
+class Heard(Struct, frozen=True):
+    """The answer of a program that listens."""
+
+    speech: Speech
+    words: str = ""
+    """Its first line, as far as it is printable. Empty for HTTP/2 and TLS."""
+
+
+HUNG_UP = Heard(Speech.OTHER)
 
 
 @contextmanager
@@ -96,56 +121,77 @@ def find_problem(
     host = host.strip("[]")
     try:
         with connect(host, int(port), limit_s, look_up_s) as connection:
-            if access.uses_tls:
-                with _wrap(connection, access, host) as secured:
-                    _greet(secured, access)
+            if not access.uses_tls:
+                heard = hear(connection, limit_s)
             else:
-                _greet(connection, access)
-    except _Unusable as found:
-        return str(found)
+                name = access.server_name or host
+                with make_context(access).wrap_socket(connection, server_hostname=name) as secured:
+                    heard = hear(secured, limit_s)
     except OSError as error:
         return _describe_error(error, access, host, limit_s)
-    return ""
+    # A coordinator hangs up without a word: on a client without TLS, and on one without the
+    # certificate that it wants.
+    fault = find_refusal(access) if access.uses_tls else Fault.NEEDS_TLS
+    match heard:
+        case Heard(speech=Speech.HTTP2):
+            return ""
+        case Heard(speech=Speech.TLS):
+            return str(fault.value)
+        case Heard(speech=Speech.NOTHING):
+            return f"no answer within {limit_s:.3g} s"
+        case Heard(words=""):
+            return f"it closes the connection; perhaps {fault.value}"
+        case _:
+            return "another program listens there, not a coordinator"
 
 
-def make_context(ca_file: str, cert_file: str, key_file: str) -> ssl.SSLContext:
-    """Return what judges a certificate as gRPC does; an empty file is none."""
+def hear(connection: socket.socket, limit_s: float) -> Heard:
+    """Return how what listens answers the first bytes of HTTP/2, within a limit.
+
+    Raises:
+        ssl.SSLError: it does not accept this side's certificate, and says so.
+    """
+    answer = b""
+    ends_s = time.monotonic() + limit_s
+    try:
+        connection.sendall(_HELLO)
+        while len(answer) < _FRAME_BYTES:
+            connection.settimeout(max(ends_s - time.monotonic(), 0.001))
+            if not (more := connection.recv(4_096)):
+                return classify(answer, is_closed=True)
+            answer += more
+    except TimeoutError:
+        pass
+    except ConnectionError:  # a reset is another way to hang up
+        return classify(answer, is_closed=True)
+    return classify(answer, is_closed=False)
+
+
+def classify(answer: bytes, *, is_closed: bool) -> Heard:
+    """Return what an answer to the first bytes of HTTP/2 shows about its sender."""
+    if len(answer) >= _FRAME_BYTES and answer[3] == _SETTINGS and not any(answer[5:9]):
+        return Heard(Speech.HTTP2)
+    if len(answer) >= 2 and answer[0] == _ALERT and answer[1] == _TLS_MAJOR:
+        return Heard(Speech.TLS)
+    if answer:
+        line = answer.splitlines()[0].decode("utf-8", "replace")
+        words = to_printable_line(line).strip()[:WORDS_CHARS_MAX]
+        return Heard(Speech.HTTP1 if words.startswith("HTTP/1") else Speech.OTHER, words)
+    return HUNG_UP if is_closed else Heard(Speech.NOTHING)
+
+
+def make_context(access: Access) -> ssl.SSLContext:
+    """Return what judges a certificate as gRPC does."""
     import ssl
 
-    context = ssl.create_default_context(cafile=ca_file or None)
+    context = ssl.create_default_context(cafile=access.ca_file or None)
     # From Python 3.13 on a certificate must name the key of its authority. gRPC asks for no such
     # thing, and many authorities of companies leave it out.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols(["h2"])
-    if cert_file:
-        context.load_cert_chain(cert_file, key_file or None)
+    if access.cert_file:
+        context.load_cert_chain(access.cert_file, access.key_file or None)
     return context
-
-
-def _wrap(connection: socket.socket, access: Access, host: str) -> ssl.SSLSocket:
-    context = make_context(access.ca_file, access.cert_file, access.key_file)
-    return context.wrap_socket(connection, server_hostname=access.server_name or host)
-
-
-def _greet(connection: socket.socket, access: Access) -> None:
-    """Begin HTTP/2, and look at what comes back."""
-    connection.sendall(HTTP2_BEGINS)
-    answer = b""
-    while len(answer) < FRAME_BYTES:
-        part = connection.recv(FRAME_BYTES - len(answer))
-        if not part:
-            break
-        answer += part
-    if len(answer) == FRAME_BYTES and answer[3] == SETTINGS:
-        return
-    speaks_tls = answer[:1] == bytes((TLS_ALERT,))
-    if speaks_tls or not answer:
-        # A coordinator hangs up without a word: on a client without TLS, and on one without the
-        # certificate that it wants.
-        fault = find_refusal(access) if access.uses_tls else Fault.NEEDS_TLS
-        text = fault.value if speaks_tls else f"it closes the connection; perhaps {fault.value}"
-        raise _Unusable(text)
-    raise _Unusable("another program listens there, not a coordinator")
 
 
 def _describe_error(error: OSError, access: Access, host: str, limit_s: float) -> str:

@@ -1,4 +1,5 @@
-"""`rallypoint doctor`: what keeps this host from the coordinator, and what to do about it.
+"""`rallypoint doctor`: a module for each thing that can be wrong, with its probes and its checks.
 
-`probes` finds facts, `checks` judges them without any IO, `examine` goes from one to the next.
+Probes have time limits. Checks judge what they found, without IO. `examine` goes from one to the
+next.
 """

@@ -45,17 +45,15 @@ def doctor(
 
     Exit code 1 when there is a problem; warnings do not count.
     """
-    from rallypoint.cli.operator.doctor.examine import examine_coordinator, examine_machine
-    from rallypoint.cli.operator.doctor.facts import read_endpoint
+    from rallypoint.cli.operator.doctor.examine import examine_coordinator
+    from rallypoint.cli.operator.doctor.machine import examine_machine
     from rallypoint.cli.operator.doctor.report import Report
     from rallypoint.cli.operator.reaching import no_sigpipe
 
     report = Report(invocation.output)
     endpoints = [] if is_local else invocation.target.endpoints.split(",")
     for text in endpoints:
-        found = examine_coordinator(
-            read_endpoint(text), invocation.access, limit_s=invocation.timeout_s
-        )
+        found = examine_coordinator(text, invocation.access, limit_s=invocation.timeout_s)
         with no_sigpipe():
             report.add(text, found, note=describe_source(invocation.target.source))
     report.add(HOST, examine_machine())

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.operator.doctor.checks.network import (
+from rallypoint.cli.operator.doctor.findings import Level
+from rallypoint.cli.operator.doctor.listeners import Listener
+from rallypoint.cli.operator.doctor.network import (
+    Attempt,
+    Endpoint,
+    Lookup,
+    Reach,
     check_connection,
     check_listener,
     check_name,
     is_exposed,
 )
-from rallypoint.cli.operator.doctor.facts import (
-    Attempt,
-    Endpoint,
-    Heard,
-    Listener,
-    Lookup,
-    Reach,
-    Speech,
-)
-from rallypoint.cli.operator.doctor.findings import Level
+from rallypoint.cli.operator.reaching import Heard, Speech
 
 HEAD = Endpoint("head", 50051)
 OPEN = Attempt("10.0.0.1", Reach.OPEN, 0.002)
@@ -58,7 +55,7 @@ OPEN = Attempt("10.0.0.1", Reach.OPEN, 0.002)
 )
 def test_a_name_means_an_address_soon(lookup: Lookup, level: Level, text: str) -> None:
     """Unknown, no answer and slow are three things, each with advice."""
-    (finding,) = check_name(lookup)
+    finding = check_name(lookup)
 
     assert (finding.level, finding.text) == (level, text)
     assert bool(finding.advice) is (level is not Level.OK)
@@ -104,7 +101,7 @@ def test_one_open_address_is_enough(
     attempts: list[Attempt], level: Level, text: str, advice: str
 ) -> None:
     """Without one, the address whose answer says most is shown."""
-    (finding,) = check_connection(HEAD, attempts)
+    finding = check_connection(HEAD, attempts)
 
     assert (finding.level, finding.text, finding.advice) == (level, text, advice)
 
@@ -181,6 +178,6 @@ def test_other_hosts_reach_what_listens_beyond_loopback(
     address: str, listening: list[str], expected: bool
 ) -> None:
     """On this host the sockets show it; elsewhere the address does."""
-    attempts = [Attempt("::1", Reach.REFUSED), Attempt(address, Reach.OPEN)]
+    listeners = [Listener(one, 12, "python3") for one in listening]
 
-    assert is_exposed(attempts, [Listener(one, 12, "python3") for one in listening]) is expected
+    assert is_exposed(address, listeners) is expected

@@ -6,34 +6,41 @@ Source: the Linux kernel, Documentation/networking/proc_net_tcp.rst.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
+from msgspec import Struct
+
 from rallypoint.base.printable import to_printable_line
-from rallypoint.cli.operator.doctor.facts import Listener
 
 _LISTEN = "0A"
 _EVERYWHERE = "*"
 _PROC = Path("/proc")
 
 
-def find_listeners(port: int, proc: Path = _PROC) -> list[Listener]:
+class Listener(Struct, frozen=True):
+    """A process of this host that listens on a port."""
+
+    address: str
+    """On which it listens; `*`: on all of them."""
+    pid: int = 0
+    """0: of another user, so unknown."""
+    name: str = ""
+    """Of its program. Empty: unknown."""
+
+
+def find_listeners(port: int) -> list[Listener]:
     """Return who listens on a port, by address; empty where the kernel does not say."""
     inodes: dict[str, str] = {}
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
-            text = (proc / "net" / table).read_text(encoding="ascii", errors="replace")
+            text = (_PROC / "net" / table).read_text(encoding="ascii", errors="replace")
             inodes.update(read_table(text, port))
-    if not inodes:
-        return []
-    owners = _find_owners(frozenset(inodes), proc)
-    found = {
-        Listener(address, pid, _name(pid, proc)) if pid else Listener(address)
-        for inode, address in inodes.items()
-        for pid in owners.get(inode, [0])
-    }
+    owned = _find_owners(frozenset(inodes)) if inodes else set[tuple[str, int]]()
+    known = {inode for inode, _ in owned}
+    found = {Listener(inodes[inode], pid, _name(pid)) for inode, pid in owned}
+    found |= {Listener(address) for inode, address in inodes.items() if inode not in known}
     return sorted(found, key=lambda one: (one.address, one.pid))
 
 
@@ -47,10 +54,8 @@ def read_table(text: str, port: int) -> dict[str, str]:
     found = {}
     for line in text.splitlines()[1:]:
         fields = line.split()
-        if len(fields) < 10 or fields[3] != _LISTEN:
-            continue
-        address, _, number = fields[1].rpartition(":")
-        with suppress(ValueError):
+        if len(fields) >= 10 and fields[3] == _LISTEN:
+            address, _, number = fields[1].rpartition(":")
             if int(number, 16) == port:
                 found[fields[9]] = _read_address(address)
     return found
@@ -67,26 +72,20 @@ def _read_address(text: str) -> str:
     return str(mapped or address)
 
 
-def _find_owners(inodes: frozenset[str], proc: Path) -> dict[str, list[int]]:
-    """Return the processes with each socket; those of other users cannot be seen."""
-    found: dict[str, list[int]] = {}
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    for pid in _pids(proc):
+def _find_owners(inodes: frozenset[str]) -> set[tuple[str, int]]:
+    """Return each socket with the processes that have it; those of other users cannot be seen."""
+    found = set()
+    for pid in (int(name) for name in os.listdir(_PROC) if name.isdecimal()):
         with suppress(OSError):
-            for entry in os.scandir(proc / str(pid) / "fd"):
+            for entry in os.scandir(_PROC / str(pid) / "fd"):
                 with suppress(OSError):
-                    inode = wanted.get(os.readlink(entry.path))
-                    if inode is not None and pid not in found.setdefault(inode, []):
-                        found[inode].append(pid)
+                    inode = os.readlink(entry.path).removeprefix("socket:[").removesuffix("]")
+                    if inode in inodes:
+                        found.add((inode, pid))
     return found
 
 
-def _pids(proc: Path) -> Iterator[int]:
+def _name(pid: int) -> str:
     with suppress(OSError):
-        yield from sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
-
-
-def _name(pid: int, proc: Path) -> str:
-    with suppress(OSError):
-        return to_printable_line((proc / str(pid) / "comm").read_text(errors="replace").strip())
+        return to_printable_line((_PROC / str(pid) / "comm").read_text(errors="replace").strip())
     return "a process"

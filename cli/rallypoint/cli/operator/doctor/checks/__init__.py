@@ -1,1 +1,0 @@
-"""Judges facts: each check returns findings, and does no IO."""

@@ -1,1 +1,0 @@
-"""Finds facts: about the network, the coordinator and this host. Every probe has a time limit."""
