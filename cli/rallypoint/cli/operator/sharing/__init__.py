@@ -1,1 +1,0 @@
-"""What the workers of a job share: the barriers where they wait, and their keys."""
