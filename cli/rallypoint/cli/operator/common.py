@@ -6,6 +6,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.wire.access import Access
+
 TIMEOUT_S = 10.0
 TIMEOUT_S_MIN = 0.001
 TIMEOUT_S_MAX = 30 * 24 * 3600.0
@@ -19,7 +21,36 @@ class Format(Enum):
     JSON = "json"
 
 
-class Common(Struct, frozen=True, kw_only=True):
+class AccessOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to prove who one is, as options and saved contexts name it; an empty text: not given.
+
+    The option of a field is its name with dashes, and its variable is the name after RALLYPOINT_.
+    """
+
+    tls: bool = False
+    tls_ca: str = ""
+    """Path, as the two below."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    """Name to expect in the coordinator's certificate instead of its host."""
+    token_file: str = ""
+    """Path."""
+
+    def over(self, base: Access) -> Access:
+        """Return an access in which what is given here counts, and else the other's."""
+        return Access(
+            is_tls=self.tls or base.is_tls,
+            ca_file=self.tls_ca or base.ca_file,
+            cert_file=self.tls_cert or base.cert_file,
+            key_file=self.tls_key or base.key_file,
+            server_name=self.tls_server_name or base.server_name,
+            token_file=self.token_file or base.token_file,
+            token=base.token,
+        )
+
+
+class Common(AccessOptions, frozen=True, kw_only=True):
     """The values of the options of every command; an empty text: not given."""
 
     coordinator: str = ""
@@ -29,11 +60,3 @@ class Common(Struct, frozen=True, kw_only=True):
     output: Format = Format.TABLE
     timeout_s: float = TIMEOUT_S
     """How long a call may take."""
-    tls: bool = False
-    tls_ca: str = ""
-    """Path, as the three below."""
-    tls_cert: str = ""
-    tls_key: str = ""
-    token_file: str = ""
-    tls_server_name: str = ""
-    """Name to expect in the coordinator's certificate instead of its host."""

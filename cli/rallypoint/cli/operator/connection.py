@@ -12,16 +12,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.base.addresses import COORDINATOR_PORT
 from rallypoint.cli.operator import contexts
-from rallypoint.cli.operator.common import Common
+from rallypoint.cli.operator.common import AccessOptions, Common
 from rallypoint.cli.operator.contexts import Context, read_address, read_contexts
 
 if TYPE_CHECKING:
     from rallypoint.wire.access import Access
 
 VARIABLE = "RALLYPOINT_COORDINATOR"
+PATHS = ("tls_ca", "tls_cert", "tls_key", "token_file")
 DEFAULT = f"localhost:{COORDINATOR_PORT}"
 
 
@@ -68,35 +70,18 @@ def choose_access(common: Common, target: Target, environment: Mapping[str, str]
     Raises:
         AccessFailed: a variable is wrong.
     """
-    from rallypoint.wire.access import PLAIN, Access, from_environment
+    from rallypoint.wire.access import PLAIN, from_environment
     from rallypoint.wire.job_secret import with_job_secret
     from rallypoint.wire.local_token import with_local_token
 
-    base = PLAIN
     if target.context is None:
         # In a Slurm job, a coordinator that an agent hosts admits those of the job.
         base = with_job_secret(from_environment(environment), environment)
     else:
-        saved = target.context
-        base = Access(
-            is_tls=saved.tls,
-            ca_file=saved.tls_ca,
-            cert_file=saved.tls_cert,
-            key_file=saved.tls_key,
-            server_name=saved.tls_server_name,
-            token_file=saved.token_file,
-        )
+        base = target.context.over(PLAIN)
     if not common.token_file:
         base = with_local_token(base, target.endpoints)
-    return Access(
-        is_tls=common.tls or base.is_tls,
-        ca_file=common.tls_ca or base.ca_file,
-        cert_file=common.tls_cert or base.cert_file,
-        key_file=common.tls_key or base.key_file,
-        server_name=common.tls_server_name or base.server_name,
-        token_file=common.token_file or base.token_file,
-        token=base.token,
-    )
+    return common.over(base)
 
 
 def to_context(common: Common, old: Context | None) -> Context:
@@ -106,18 +91,16 @@ def to_context(common: Common, old: Context | None) -> Context:
         CommandFailed: the address is none.
     """
     old = old or Context(coordinator=DEFAULT)
-    address = common.coordinator
-    return Context(
-        coordinator=read_address(address, "--coordinator") if address else old.coordinator,
-        tls=common.tls or old.tls,
-        tls_ca=_absolute(common.tls_ca) or old.tls_ca,
-        tls_cert=_absolute(common.tls_cert) or old.tls_cert,
-        tls_key=_absolute(common.tls_key) or old.tls_key,
-        token_file=_absolute(common.token_file) or old.token_file,
-        tls_server_name=common.tls_server_name or old.tls_server_name,
-    )
+    given = {
+        name: _absolute(value) if name in PATHS else value
+        for name in AccessOptions.__struct_fields__
+        if (value := getattr(common, name))
+    }
+    if common.coordinator:
+        given["coordinator"] = read_address(common.coordinator, "--coordinator")
+    return replace(old, **given)
 
 
 def _absolute(path: str) -> str:
-    """Return a path that means the same in every folder; empty stays empty."""
-    return os.path.abspath(os.path.expanduser(path)) if path else ""
+    """Return a path that means the same in every folder."""
+    return os.path.abspath(os.path.expanduser(path))

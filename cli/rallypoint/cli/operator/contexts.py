@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from rallypoint.base.addresses import parse_endpoints
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.operator.common import AccessOptions
 from rallypoint.cli.operator.failures import CommandFailed, NotFound
 
 VARIABLE = "RALLYPOINT_CONTEXT"
@@ -36,19 +37,11 @@ FILE_BYTES_MAX = 1024 * 1024
 _NAME = r"[\w][\w.@-]{0,62}"
 
 
-class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A coordinator, and how to prove to it who one is. An empty text: not given."""
+class Context(AccessOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A coordinator, and how to prove to it who one is. Its paths are absolute."""
 
     coordinator: str
     """`host:port`, or several with commas in between."""
-    tls: bool = False
-    tls_ca: str = ""
-    """An absolute path, as the three below."""
-    tls_cert: str = ""
-    tls_key: str = ""
-    token_file: str = ""
-    tls_server_name: str = ""
-    """Name to expect in the coordinator's certificate instead of its host."""
 
 
 class Contexts(Struct, frozen=True, forbid_unknown_fields=True):

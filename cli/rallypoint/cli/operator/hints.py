@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from rallypoint.cli.operator.common import Common
+from rallypoint.cli.operator.common import AccessOptions, Common
 
 PROGRAM = "rallypoint"
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -50,16 +50,7 @@ def recommend(text: str, **names: str) -> str:
 
 def _find_given(common: Common) -> Iterator[str]:
     """Yield the options with which the user has named a coordinator, and how to reach it."""
-    if common.tls:
-        yield "--tls"
-    for flag, value in (
-        ("-c", common.coordinator),
-        ("--context", common.context),
-        ("--tls-ca", common.tls_ca),
-        ("--tls-cert", common.tls_cert),
-        ("--tls-key", common.tls_key),
-        ("--tls-server-name", common.tls_server_name),
-        ("--token-file", common.token_file),
-    ):
-        if value:
-            yield from (flag, value)
+    for name in ("tls", "coordinator", "context", *AccessOptions.__struct_fields__[1:]):
+        flag = "-c" if name == "coordinator" else f"--{name.replace('_', '-')}"
+        if value := getattr(common, name):
+            yield from (flag,) if value is True else (flag, value)

@@ -25,87 +25,49 @@ _FLAGS: dict[str, bool] = {}
 """Each name of these options, and whether it takes a value."""
 
 
-def _option(*names: str, help: str, metavar: str | None = None, **more: Any) -> Any:
-    _FLAGS.update((name, metavar is not None) for name in names)
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=PANEL, **more)
+def _option(
+    name: str, metavar: str | None, help: str, default: Any = "", short: str = ""
+) -> inspect.Parameter:
+    """Return an option as a parameter: Typer reads options from a signature."""
+    names = [f"--{name.replace('_', '-')}", *([short] if short else [])]
+    _FLAGS.update((one, metavar is not None) for one in names)
+    option = typer.Option(*names, help=help, metavar=metavar, rich_help_panel=PANEL)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[type(default), option],
+    )
 
 
-def _signature(
-    coordinator: Annotated[
-        str,
-        _option(
-            "--coordinator",
-            "-c",
-            metavar="HOST[:PORT],...",
-            help="coordinator to ask, or several that share a store "
-            "[variable: RALLYPOINT_COORDINATOR]",
-        ),
-    ] = "",
-    context: Annotated[
-        str,
-        _option(
-            "--context",
-            metavar="NAME",
-            help="saved context to use instead of the current one [variable: RALLYPOINT_CONTEXT]",
-        ),
-    ] = "",
-    output: Annotated[
-        Format,
-        _option("--output", "-o", metavar="table|json", help="for people, or for programs"),
-    ] = Format.TABLE,
-    timeout: Annotated[
-        float,
-        _option(
-            "--timeout",
-            metavar="SECONDS",
-            help="how long a call may take",
-        ),
-    ] = TIMEOUT_S,
-    tls: Annotated[
-        bool, _option("--tls", help="connect with TLS [variable: RALLYPOINT_TLS]")
-    ] = False,
-    tls_ca: Annotated[
-        str,
-        _option(
-            "--tls-ca",
-            metavar="FILE",
-            help="authorities that the coordinator's certificate must come from "
-            "[variable: RALLYPOINT_TLS_CA]",
-        ),
-    ] = "",
-    tls_cert: Annotated[
-        str,
-        _option(
-            "--tls-cert",
-            metavar="FILE",
-            help="own certificate to show [variable: RALLYPOINT_TLS_CERT]",
-        ),
-    ] = "",
-    tls_key: Annotated[
-        str, _option("--tls-key", metavar="FILE", help="its key [variable: RALLYPOINT_TLS_KEY]")
-    ] = "",
-    tls_server_name: Annotated[
-        str,
-        _option(
-            "--tls-server-name",
-            metavar="NAME",
-            help="name to expect in the coordinator's certificate instead of its host "
-            "[variable: RALLYPOINT_TLS_SERVER_NAME]",
-        ),
-    ] = "",
-    token_file: Annotated[
-        str,
-        _option(
-            "--token-file",
-            metavar="FILE",
-            help="file with the token to show [variable: RALLYPOINT_TOKEN_FILE]",
-        ),
-    ] = "",
-) -> None:
-    """Carry the options as parameters: Typer reads them from a signature."""
+def _and_variable(name: str, metavar: str | None, help: str, **more: Any) -> inspect.Parameter:
+    """Return an option that a variable of the same name sets, too."""
+    return _option(name, metavar, f"{help} [variable: RALLYPOINT_{name.upper()}]", **more)
 
 
-_PARAMETERS = tuple(inspect.signature(_signature, eval_str=True).parameters.values())
+_PARAMETERS = (
+    _and_variable(
+        "coordinator",
+        "HOST[:PORT],...",
+        "coordinator to ask, or several that share a store",
+        short="-c",
+    ),
+    _and_variable("context", "NAME", "saved context to use instead of the current one"),
+    _option("output", "table|json", "for people, or for programs", Format.TABLE, "-o"),
+    _option("timeout", "SECONDS", "how long a call may take", TIMEOUT_S),
+    _and_variable("tls", None, "connect with TLS", default=False),
+    _and_variable(
+        "tls_ca", "FILE", "authorities that the coordinator's certificate must come from"
+    ),
+    _and_variable("tls_cert", "FILE", "own certificate to show"),
+    _and_variable("tls_key", "FILE", "its key"),
+    _and_variable(
+        "tls_server_name",
+        "NAME",
+        "name to expect in the coordinator's certificate instead of its host",
+    ),
+    _and_variable("token_file", "FILE", "file with the token to show"),
+)
 COMMON_NAMES = frozenset(one.name for one in _PARAMETERS)
 """Names of the parameters of every command."""
 
@@ -135,7 +97,8 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         if code:
             raise typer.Exit(code)
 
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *_PARAMETERS)]
+    own = tuple(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)
+    parameters = (*own, *_PARAMETERS)
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
     run.__annotations__ = {one.name: one.annotation for one in parameters}

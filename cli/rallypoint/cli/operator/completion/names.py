@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
-from rallypoint.cli.operator.common import Common
+from rallypoint.cli.operator.common import AccessOptions, Common
 from rallypoint.cli.operator.completion.line import Kind, Wanted
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
@@ -62,17 +63,9 @@ def _find(
 
 def _read_common(given: Mapping[str, str]) -> Common:
     """Return the options on the command line that name a coordinator, or the way to it."""
-    return Common(
-        timeout_s=CALL_S_MAX,
-        coordinator=given.get("coordinator", ""),
-        context=given.get("context", ""),
-        tls="tls" in given,
-        tls_ca=given.get("tls_ca", ""),
-        tls_cert=given.get("tls_cert", ""),
-        tls_key=given.get("tls_key", ""),
-        tls_server_name=given.get("tls_server_name", ""),
-        token_file=given.get("token_file", ""),
-    )
+    names = ("coordinator", "context", *AccessOptions.__struct_fields__[1:])
+    texts: dict[str, Any] = {name: given.get(name, "") for name in names}
+    return Common(timeout_s=CALL_S_MAX, tls="tls" in given, **texts)
 
 
 def _find_jobs(invocation: Invocation, begun: str) -> Iterator[tuple[str, str]]:

@@ -11,10 +11,11 @@ import typer
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator import contexts
 from rallypoint.cli.operator.connection import to_context
-from rallypoint.cli.operator.contexts import Context, Contexts
+from rallypoint.cli.operator.contexts import Contexts
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import command
+from rallypoint.wire.access import PLAIN
 
 COLUMNS = ("CURRENT", "NAME", "COORDINATOR", "TLS", "TOKEN FILE")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context")]
@@ -54,7 +55,7 @@ def list_(invocation: Invocation) -> None:
             "*" if name == saved.current else " ",
             name,
             one.coordinator,
-            "yes" if _uses_tls(one) else "no",
+            "yes" if one.over(PLAIN).uses_tls else "no",
             one.token_file,
         )
         for name, one in sorted(saved.contexts.items())
@@ -130,7 +131,3 @@ def delete(invocation: Invocation, name: Name) -> None:
 def _to_json(saved: Contexts, name: str) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(saved.contexts[name])
     return {"name": name, "current": name == saved.current, **values}
-
-
-def _uses_tls(one: Context) -> bool:
-    return one.tls or any((one.tls_ca, one.tls_cert, one.tls_key, one.tls_server_name))
