@@ -10,7 +10,7 @@ from typing import Any
 
 from rallypoint.cli.main import coordinator
 from rallypoint.server import serve
-from rallypoint.server.hosting.listening import bind
+from rallypoint.wire.listening import bind
 
 
 def bind_both(server: Any, address: str, credentials: Any = None) -> int:

@@ -19,7 +19,6 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.hosting.idle import UntilIdle, await_idle
 from rallypoint.server.hosting.leaving import leave
-from rallypoint.server.hosting.listening import CannotListen, bind
 from rallypoint.server.hosting.protecting import (
     Protected,
     ProtectionInvalid,
@@ -40,6 +39,7 @@ from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.last_runs import choose_name
+from rallypoint.wire.listening import CannotListen, bind
 
 __all__ = [
     "CannotListen",

@@ -153,8 +153,8 @@ def read_settings(args: Values, environment: Mapping[str, str]) -> Settings:
 
 
 async def _serve(args: Values, settings: Settings, stop: asyncio.Event) -> int:
-    from rallypoint.relay.serve import CannotListen
     from rallypoint.wire.access import AccessFailed
+    from rallypoint.wire.listening import CannotListen
 
     try:
         return await _serve_until(stop, settings)

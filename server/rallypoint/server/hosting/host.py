@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
-from rallypoint.server.hosting.listening import bind
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import (
     SERVICES,
@@ -36,6 +35,7 @@ from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.server.rpc.views.times import Distances
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.wire.channel import server_options
+from rallypoint.wire.listening import bind
 
 log = get_logger()
 

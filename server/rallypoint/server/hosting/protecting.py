@@ -7,7 +7,6 @@ that are open. Files that are no good change nothing, and the log says so.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.base.background import Background, Look, keep_looking
-from rallypoint.base.log import get_logger
 from rallypoint.server.rpc.guards.access.auth.auth_file import AuthFile, AuthFileInvalid
 from rallypoint.server.rpc.guards.access.auth.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
 from rallypoint.server.rpc.guards.access.gate import Gate
@@ -26,10 +24,8 @@ from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.wire.access import Access, AccessFailed
-from rallypoint.wire.certificate_dates import CertificateDates
-from rallypoint.wire.credentials import READABLE, Credentials, find_readable
-
-log = get_logger()
+from rallypoint.wire.credentials import Credentials
+from rallypoint.wire.listening import Renewal, read_credentials, serve_certificate
 
 LOOK_S = 1.0
 """Pause between two looks at the files."""
@@ -95,52 +91,6 @@ class _Every:
         self.rules = rules
 
 
-class _ServerCertificates:
-    """The certificate of the server, for gRPC, whose threads ask for it at each handshake."""
-
-    def __init__(self, credentials: Credentials, handshakes: Handshakes) -> None:
-        self._credentials = credentials
-        self._handshakes = handshakes
-        self._dates = CertificateDates(credentials)
-        self._lock = threading.Lock()
-        self._version = credentials.version
-        self._problem = ""
-        self._is_logged = False
-        """The log has the problem."""
-
-    def open(self, *, needs_client: bool) -> grpc.ServerCredentials:
-        """Return credentials whose certificate is replaced when its files are."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._credentials.server_configuration(),
-            self._fetch,  # type: ignore[arg-type]  # None: it has not changed
-            require_client_authentication=needs_client,
-        )
-
-    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the certificate if it is a new one; `look` alone reads the files."""
-        self._handshakes.note_begun()
-        with self._lock:
-            version = self._credentials.version
-            if version == self._version:
-                return None
-            self._version = version
-            return self._credentials.server_configuration()
-
-    def look(self) -> None:
-        """Take renewed files. It may wait for the file system."""
-        before = self._credentials.version
-        self._credentials.look()
-        problem = self._credentials.problem
-        if problem != self._problem:  # perhaps one of two files is not replaced yet
-            self._problem, self._is_logged = problem, False
-        elif problem and not self._is_logged:
-            self._is_logged = True
-            log.warning("certificate_rejected", why=problem, effect="the one before counts")
-        if self._credentials.version != before:
-            log.info("certificate_renewed")
-        self._dates.look()
-
-
 @asynccontextmanager
 async def protecting(
     settings: ProtectionSettings, failed: asyncio.Future[None]
@@ -184,14 +134,12 @@ def _prepare(settings: ProtectionSettings, lines: Lines) -> tuple[Protected, lis
             cert_file=settings.tls_cert,
             key_file=settings.tls_key,
         )
-        if path := find_readable(own):
-            log.warning("secret_exposed", path=path, then=READABLE)
-        certificates = _ServerCertificates(Credentials(own), handshakes)
-        protected.listening = certificates.open(needs_client=facts.client_certificates)
+        certificate = read_credentials(own)
+        protected.listening = serve_certificate(certificate, handshakes.note_begun)
         peers_ca = settings.tls_ca or settings.tls_client_ca
         protected.peers = Credentials(replace(own, ca_file=peers_ca))
         looks += [
-            partial(asyncio.to_thread, certificates.look),
+            partial(asyncio.to_thread, Renewal(certificate).look),
             partial(asyncio.to_thread, protected.peers.look),
         ]
     if facts.authenticates:

@@ -17,6 +17,7 @@ from rallypoint.base.background import TaskEnded
 from rallypoint.server.hosting import protecting
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
+from rallypoint.wire import listening
 from support.access.authority import Pair
 from support.access.protected import HOST, Site, bearer, entry, protected_site, write_rules
 from support.core.served import LIMIT_S
@@ -176,7 +177,7 @@ async def test_look_that_fails_ends_no_other_look(
     def fail(_: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(protecting._ServerCertificates, "look", fail)
+    monkeypatch.setattr(listening.Renewal, "look", fail)
     async with protected_site(tmp_path, rules=entry("dash", "viewer", OLD)) as site:
         await until(lines, "look_failed")
         for count, token in enumerate((NEW, OLD), 1):
