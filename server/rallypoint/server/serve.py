@@ -26,7 +26,6 @@ from rallypoint.server.hosting.protecting import (
     protecting,
 )
 from rallypoint.server.hosting.shard import (
-    SERVICES,
     Shard,
     ShardSettings,
     add_services,
@@ -36,6 +35,7 @@ from rallypoint.server.hosting.shard import (
 from rallypoint.server.journal.interface import Journal, JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.rpc.interceptor import Interceptor
+from rallypoint.server.rpc.routing.table import SERVICE_NAMES
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.last_runs import choose_name
@@ -144,8 +144,8 @@ async def _serving(
     interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     add_services(shard.services, server)
-    health = Health(server, SERVICES)
-    add_reflection(server, SERVICES)
+    health = Health(server, SERVICE_NAMES)
+    add_reflection(server, SERVICE_NAMES)
     port = bind(server, _address(settings), protected.listening)
     await server.start()
     await health.set_serving(True)

@@ -18,7 +18,6 @@ from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import (
-    SERVICES,
     Shard,
     ShardSettings,
     Shared,
@@ -31,6 +30,7 @@ from rallypoint.server.rpc.interceptor import Interceptor
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.router import Router
+from rallypoint.server.rpc.routing.table import SERVICE_NAMES
 from rallypoint.server.rpc.standard import Health, add_reflection
 from rallypoint.server.rpc.views.times import Distances
 from rallypoint.server.shards.hashing import shard_of
@@ -192,8 +192,8 @@ async def hosting(
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     router = Router(directory, host, forwarder, shared.peers, protected.facts)
     server.add_generic_rpc_handlers((router,))
-    health = Health(server, SERVICES)
-    add_reflection(server, SERVICES)
+    health = Health(server, SERVICE_NAMES)
+    add_reflection(server, SERVICE_NAMES)
     port = bind(server, address, protected.listening)
     if protected.gate is not None:
         protected.gate.may_read = partial(_may_read, directory, host)

@@ -38,31 +38,11 @@ from rallypoint.server.rpc.keys.service import KeyValueService
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.rpc.routing.table import ROUTES
 from rallypoint.server.rpc.views.times import Distances, current_distances
 from rallypoint.server.rpc.workers.service import WorkerService
-from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
-from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
-from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
-from rallypoint.v1 import event_service_pb2_grpc as events_grpc
-from rallypoint.v1 import job_service_pb2_grpc as job_grpc
-from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
-from rallypoint.v1 import node_service_pb2_grpc as node_grpc
-from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
 
 T = TypeVar("T")
-
-_ADD: Mapping[str, Callable[[Any, grpc.aio.Server], None]] = {
-    "rallypoint.v1.AgentService": agent_grpc.add_AgentServiceServicer_to_server,
-    "rallypoint.v1.BarrierService": barrier_grpc.add_BarrierServiceServicer_to_server,
-    "rallypoint.v1.CoordinatorService": coordinator_grpc.add_CoordinatorServiceServicer_to_server,
-    "rallypoint.v1.EventService": events_grpc.add_EventServiceServicer_to_server,
-    "rallypoint.v1.KeyValueService": keys_grpc.add_KeyValueServiceServicer_to_server,
-    "rallypoint.v1.JobService": job_grpc.add_JobServiceServicer_to_server,
-    "rallypoint.v1.NodeService": node_grpc.add_NodeServiceServicer_to_server,
-    "rallypoint.v1.WorkerService": worker_grpc.add_WorkerServiceServicer_to_server,
-}
-SERVICES = tuple(_ADD)
-"""Full names of the services of a shard."""
 
 
 class ShardSettings(Struct, frozen=True):
@@ -219,5 +199,11 @@ async def open_shard(
 
 def add_services(services: Mapping[str, Any], server: grpc.aio.Server) -> None:
     """Register the servicers of a shard with a server: it serves no other one."""
-    for name, add in _ADD.items():
-        add(services[name], server)
+    for name, servicer in services.items():
+        handlers = {
+            route.name: route.to_handler(getattr(servicer, route.name))
+            for route in ROUTES.values()
+            if route.service == name
+        }
+        handler = grpc.method_handlers_generic_handler(name, handlers)
+        server.add_generic_rpc_handlers((handler,))

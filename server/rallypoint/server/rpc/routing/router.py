@@ -84,8 +84,6 @@ class Router(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
     def _to_handler(self, route: Route) -> grpc.RpcMethodHandler[Any, Any]:
-        kind: Any = grpc.unary_unary_rpc_method_handler
-
         async def unary(request: Any, context: Context) -> Any:
             self._require_store()
             if is_about_all(route, request) and marked_shard(context) is None:
@@ -99,19 +97,11 @@ class Router(grpc.GenericRpcHandler):
             else:
                 await self._answer_all(route, request, context)
 
-        handle: Any = unary
         if route.subject == calls_pb2.SUBJECT_HELLO:
-            kind, handle = grpc.stream_stream_rpc_method_handler, self._session
-        elif route.subject == calls_pb2.SUBJECT_RELAY:
-            kind, handle = grpc.stream_stream_rpc_method_handler, self._relay
-        elif route.is_stream:
-            kind, handle = grpc.unary_stream_rpc_method_handler, stream
-        made: grpc.RpcMethodHandler[Any, Any] = kind(
-            handle,
-            request_deserializer=route.request.FromString,
-            response_serializer=route.response.SerializeToString,
-        )
-        return made
+            return route.to_handler(self._session)
+        if route.subject == calls_pb2.SUBJECT_RELAY:
+            return route.to_handler(self._relay)
+        return route.to_handler(stream if route.is_stream else unary)
 
     def _require_store(self) -> None:
         """Refuse calls while it is not known which shards there are.

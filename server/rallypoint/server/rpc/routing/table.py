@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -29,6 +30,22 @@ class Route(Struct, frozen=True):
     """Class of the answers."""
     is_stream: bool
     """There are many answers."""
+    is_session: bool
+    """There are many requests, too."""
+
+    def to_handler(self, serve: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what gRPC calls for the method; `serve` is as a servicer's method."""
+        kind: Any = grpc.unary_unary_rpc_method_handler
+        if self.is_session:
+            kind = grpc.stream_stream_rpc_method_handler
+        elif self.is_stream:
+            kind = grpc.unary_stream_rpc_method_handler
+        handler: grpc.RpcMethodHandler[Any, Any] = kind(
+            serve,
+            request_deserializer=self.request.FromString,
+            response_serializer=self.response.SerializeToString,
+        )
+        return handler
 
 
 def _to_route(method: MethodDescriptor) -> Route:
@@ -41,6 +58,7 @@ def _to_route(method: MethodDescriptor) -> Route:
         request=GetMessageClass(method.input_type),
         response=GetMessageClass(method.output_type),
         is_stream=method.server_streaming,
+        is_session=method.client_streaming,
     )
 
 
@@ -49,6 +67,8 @@ ROUTES: Mapping[str, Route] = {
     for route in (_to_route(method) for service in SERVICES for method in service.methods)
 }
 """By path."""
+SERVICE_NAMES = tuple(dict.fromkeys(route.service for route in ROUTES.values()))
+"""Full names of the services that a coordinator offers."""
 
 
 def is_about_all(route: Route, request: Any) -> bool:
