@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.protecting import ProtectionSettings
-from rallypoint.server.rpc.guards.access import attempts, gate
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.access import gate
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -277,7 +278,7 @@ async def test_valid_token_opens_the_door_of_a_limited_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others behind its address may have failed too often; they learn when to try again."""
-    monkeypatch.setattr(attempts, "ATTEMPTS_PER_MINUTE_MAX", 3)
+    monkeypatch.setattr(limits, "ATTEMPTS_PER_MINUTE_MAX", 3)
     async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
         ends = [await refused(channel, bearer(WRONG)) for _ in range(5)]
         answer = await ask(channel, bearer(VIEWER))
@@ -332,7 +333,7 @@ async def test_forged_tokens_of_workers_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """Each takes a turn of the core, or a look at the request; after the limit none does."""
-    monkeypatch.setattr(attempts, "ATTEMPTS_PER_MINUTE_MAX", 4)
+    monkeypatch.setattr(limits, "ATTEMPTS_PER_MINUTE_MAX", 4)
     metadata = ((WORKER_TOKEN_KEY, f"1.1.am9i.{'0' * 64}"),)
     keys = ("k", "", "k", "", "k", "")
     codes = []

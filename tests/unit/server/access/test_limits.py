@@ -16,17 +16,23 @@ from rallypoint.base.open_files import raise_file_limit
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.access.attempts import ATTEMPTS_PER_MINUTE_MAX, Attempts
-from rallypoint.server.rpc.guards.limits import HOSTS_MAX
+from rallypoint.server.rpc.guards.limits import ATTEMPTS_PER_MINUTE_MAX, HOSTS_MAX
+from rallypoint.server.rpc.guards.quotas import HostRate
 from support.access.protected import protected_site
 from support.core.served import LIMIT_S
 
 
-def fail_often(attempts: Attempts, host: str, now_s: float) -> int:
+def rate() -> HostRate:
+    """Return the limit of failed attempts."""
+    name = "ATTEMPTS_PER_MINUTE_MAX"
+    return HostRate(Limit.FAILED_ATTEMPTS_PER_HOST, name, name)
+
+
+def fail_often(attempts: HostRate, host: str, now_s: float) -> int:
     """Fail until the limit; return how often that was allowed."""
     for count in range(2 * ATTEMPTS_PER_MINUTE_MAX):
         try:
-            attempts.fail(host, now_s)
+            attempts.use(host, now_s)
         except LimitExceeded as exceeded:
             assert Limit.FAILED_ATTEMPTS_PER_HOST is exceeded.limit
             assert exceeded.retry_s is not None
@@ -36,7 +42,7 @@ def fail_often(attempts: Attempts, host: str, now_s: float) -> int:
 
 def test_attempts_of_a_host_are_limited() -> None:
     """To so many a minute; another host has its own limit, and the log has one line."""
-    attempts = Attempts()
+    attempts = rate()
     with capture_logs() as lines:
         first = fail_often(attempts, "a", 0)
         again = fail_often(attempts, "a", 6)
@@ -49,10 +55,10 @@ def test_attempts_of_a_host_are_limited() -> None:
 
 def test_hosts_that_fail_are_forgotten() -> None:
     """The one that has failed least lately, when there are too many."""
-    attempts = Attempts()
+    attempts = rate()
     fail_often(attempts, "a", 0)
     for number in range(HOSTS_MAX):
-        attempts.fail(f"host{number}", 0)
+        attempts.use(f"host{number}", 0)
 
     assert ATTEMPTS_PER_MINUTE_MAX == fail_often(attempts, "a", 0)
     assert ATTEMPTS_PER_MINUTE_MAX > fail_often(attempts, f"host{HOSTS_MAX - 1}", 0)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.rpc.guards.beats import BEATS_PER_INTERVAL, QUEUED_MAX, Beats
+from rallypoint.server.rpc.guards.allowances import BEATS_PER_INTERVAL, QUEUED_MAX, Beats
 from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -309,14 +309,15 @@ def test_host_takes_part_in_so_many_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_hosts_that_use_nothing_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of past hosts is bounded; hosts with streams are never forgotten."""
+    """The memory of past hosts is bounded."""
     monkeypatch.setattr(limits, "HOSTS_MAX", 10)
     peers = Peers()
     with peers.stream("busy", 0.0):
         for number in range(100):
             admit(peers, f"host-{number}", "job", 0.0)
 
-        assert (1, 10) == (len(peers._hosts), len(peers._idle))
+        assert 10 == len(peers._sessions._hosts) == len(peers._runs._hosts)
+    assert 0 == peers._streams.total
 
 
 def refusal_of(exceeded: LimitExceeded) -> Exception:

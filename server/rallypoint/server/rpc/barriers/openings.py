@@ -22,7 +22,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.holding import NAME_BYTES
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.convert.barriers import count_named, is_same, to_participant
-from rallypoint.server.rpc.guards.job_bytes import JobBytes
+from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 
 SMALL_MAX = 64

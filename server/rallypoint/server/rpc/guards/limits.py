@@ -21,6 +21,12 @@ wait even when all workers of the largest job call at once. Each takes about 10 
 UNREAD_BYTES_PER_HOST_MAX = 64 * 1024 * 1024
 """Bytes of the answers of calls that a host has not read: 16,384 ranks that read 4 KB of keys each
 at once. A client reads its answers as they come, so more wait only where one does not."""
+RETRY_S = 5.0
+"""When to try again: the agents of a large job, refused all at once, must not return at once."""
+ATTEMPTS_PER_MINUTE_MAX = 600
+"""Failed attempts of a host to authenticate: more than the agents of a rack whose token has been
+replaced. A valid token or certificate always opens the door: behind one address there can be a
+whole cluster, and one faulty agent must not lock the others out."""
 REFUSALS_AT_ONCE_MAX = 1_024
 """Refused calls of a host that are answered at once: more than the agents of a rack that start with
 a wrong flag. Later ones wait for their answer, and their callers with them."""
@@ -75,7 +81,7 @@ HEALTH_WATCHES_PER_HOST_MAX = 64
 REFLECTIONS_PER_HOST_MAX = 64
 """Streams of one host that ask for the contract. A tool opens one, for a moment."""
 HOSTS_MAX = 4_096
-"""Hosts without streams whose new sessions are still counted."""
+"""Hosts whose new sessions, failed attempts or refused calls are counted: the latest ones."""
 LINES_PER_MINUTE_MAX = 30
 """Lines of the log of each kind that a host may cause, as far as they are not about its jobs."""
 LINES_PER_RELAY_MAX = 10 * LINES_PER_MINUTE_MAX

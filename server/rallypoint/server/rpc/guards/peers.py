@@ -11,27 +11,21 @@ import ipaddress
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from urllib.parse import unquote
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from rallypoint.base.log import get_logger
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.allowance import Allowance
 from rallypoint.server.rpc.guards.lines import Lines
-
-log = get_logger()
+from rallypoint.server.rpc.guards.quotas import HostLimit, HostQuota, HostRate
 
 PREFIX_BITS = 64
 """The part of an IPv6 address that counts as one host."""
-RETRY_S = 5.0
-"""When to try again: the agents of a large job, refused all at once, must not return at once."""
 HOSTS_SHOWN_MAX = 4_096
 PEER_CHARS_MAX = 253
 """Of a peer that a relay names."""
@@ -56,18 +50,29 @@ class Stream(Struct):
     """New runs as which it counts."""
 
 
-class _Host(Struct):
-    """What a host uses."""
+class _Tallies:
+    """How often each of several things belongs to a key, such as a job to a host."""
 
-    sessions: Allowance = field(default_factory=Allowance)
-    """New ones that it may open now."""
-    runs: Allowance = field(default_factory=Allowance)
-    """The same."""
-    streams: int = 0
-    jobs: Counter[JobId] = field(default_factory=Counter)
-    """Its streams in each job."""
-    warned_s: float | None = None
-    """When the log last named it."""
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+
+    def of(self, key: str) -> Mapping[str, int]:
+        """Return how often each thing belongs to a key, once or more."""
+        return self._counts.get(key, _NONE)
+
+    def add(self, key: str, thing: str) -> None:
+        self._counts.setdefault(key, Counter())[thing] += 1
+
+    def remove(self, key: str, thing: str) -> None:
+        counts = self._counts[key]
+        counts[thing] -= 1
+        if not counts[thing]:
+            del counts[thing]
+        if not counts:
+            del self._counts[key]
+
+
+_NONE: Mapping[str, int] = {}
 
 
 class Peers:
@@ -76,32 +81,34 @@ class Peers:
     def __init__(self, lines: Lines | None = None) -> None:
         """Start without streams; `lines` counts lines of the log, None: of these hosts alone."""
         self.lines = lines or Lines(time.monotonic)
-        self._hosts: dict[str, _Host] = {}
-        """Hosts with streams."""
-        self._idle: dict[str, _Host] = {}
-        """Hosts whose last stream has ended, the earliest first; at most `HOSTS_MAX`."""
-        self._holders: dict[str, Counter[JobId]] = {}
-        """The streams in each job with a token that is bound to jobs."""
-        self._carried: dict[str, Counter[str]] = {}
+        self._streams = HostQuota(
+            Limit.STREAMS_PER_HOST, "STREAMS_PER_HOST_MAX", limits.RETRY_S, warns=True
+        )
+        self._sessions = HostRate(
+            Limit.SESSIONS_PER_HOST, "SESSIONS_PER_MINUTE_MAX", "SESSIONS_AT_ONCE_MAX"
+        )
+        self._runs = HostRate(
+            Limit.NEW_RUNS_PER_HOST, "NEW_RUNS_PER_MINUTE_MAX", "NEW_RUNS_AT_ONCE_MAX"
+        )
+        self._jobs_of_hosts, self._jobs_of_tokens = _Tallies(), _Tallies()
+        """The streams in each job."""
+        self._of_host = HostLimit(Limit.JOBS_PER_HOST, "JOBS_PER_HOST_MAX", limits.RETRY_S)
+        self._of_token = HostLimit(Limit.JOBS_PER_TOKEN, "JOBS_PER_TOKEN_MAX", limits.RETRY_S)
+        self._carried = _Tallies()
         """The hosts of agents that relays carry, by the host of the relay."""
 
     @contextmanager
     def carried(self, relay: str, host: str) -> Iterator[None]:
         """Note that a relay carries an agent while the context is open; both are hosts."""
-        hosts = self._carried.setdefault(relay, Counter())
-        hosts[host] += 1
+        self._carried.add(relay, host)
         try:
             yield
         finally:
-            hosts[host] -= 1
-            if not hosts[host]:
-                del hosts[host]
-            if not hosts:
-                self._carried.pop(relay, None)
+            self._carried.remove(relay, host)
 
     def is_relay(self, peer: str) -> bool:
         """Return whether a relay on the host of this peer carries agents."""
-        return bool(self._carried) and host_of(peer) in self._carried
+        return bool(self._carried.of(host_of(peer)))
 
     def find_caller(self, peer: str, relayed: str) -> str:
         """Return the peer whose host counts for a call.
@@ -113,8 +120,8 @@ class Peers:
             peer: that has made the call.
             relayed: for whom a relay has made it, as the call says; empty: no one.
         """
-        hosts = self._carried.get(host_of(peer)) if is_peer(relayed) else None
-        return name_by(peer, relayed) if hosts and host_of(relayed) in hosts else peer
+        is_known = is_peer(relayed) and host_of(relayed) in self._carried.of(host_of(peer))
+        return name_by(peer, relayed) if is_known else peer
 
     @contextmanager
     def stream(self, peer: str, now_s: float) -> Iterator[Stream]:
@@ -130,26 +137,13 @@ class Peers:
         stream = Stream(hosts_of(peer))
         with ExitStack() as counted:
             for host in stream.hosts:
-                counted.enter_context(self._streaming(host, now_s))
+                counted.enter_context(self._streams.taking(host, now_s))
             try:
                 yield stream
             finally:
-                self._forget_job(stream)
-
-    @contextmanager
-    def _streaming(self, host: str, now_s: float) -> Iterator[None]:
-        """Count a stream of a host while the context is open."""
-        used = self._find(host, now_s)
-        if used.streams >= limits.STREAMS_PER_HOST_MAX:
-            most = limits.STREAMS_PER_HOST_MAX
-            self._refuse(host, Limit.STREAMS_PER_HOST, most, RETRY_S, now_s)
-        used.streams += 1
-        try:
-            yield
-        finally:
-            used.streams -= 1
-            if not used.streams:
-                self._rest(host)
+                if stream.job_id is not None:
+                    for jobs, key in self._jobs_of(stream):
+                        jobs.remove(key, stream.job_id)
 
     def admit(
         self, stream: Stream, job_id: JobId, now_s: float, *, is_new: bool, runs: float = 0.0
@@ -168,96 +162,45 @@ class Peers:
                 many jobs.
         """
         if is_new:
-            if any(job_id in self._hosts[host].jobs for host in stream.hosts):
+            if any(job_id in self._jobs_of_hosts.of(host) for host in stream.hosts):
                 runs = 0.0
             for host in stream.hosts:
-                self._require_room(host, job_id, now_s, opens=runs > 0)
-            self._require_holder(stream, job_id, now_s)
+                _require_job(self._of_host, self._jobs_of_hosts.of(host), job_id, host, now_s)
+                self._sessions.require(host, now_s)
+                if runs > 0:
+                    self._runs.require(host, now_s)
+            jobs = self._jobs_of_tokens.of(stream.holder)
+            _require_job(self._of_token, jobs, job_id, stream.hosts[-1], now_s)
             stream.has_paid, stream.runs = True, runs
-            self._charge(stream, 1)
+            for host in stream.hosts:
+                self._sessions.count(host, now_s)
+                self._runs.count(host, now_s, runs)
         stream.job_id = job_id
-        for jobs in self._jobs_of(stream):
-            jobs[job_id] += 1
+        for tallies, key in self._jobs_of(stream):
+            tallies.add(key, job_id)
 
-    def _require_room(self, host: str, job_id: JobId, now_s: float, *, opens: bool) -> None:
-        """Check that a host may open a session, and a run with it."""
-        used = self._hosts[host]
-        if job_id not in used.jobs and len(used.jobs) >= limits.JOBS_PER_HOST_MAX:
-            self._refuse(host, Limit.JOBS_PER_HOST, limits.JOBS_PER_HOST_MAX, RETRY_S, now_s)
-        per_minute, at_once = limits.SESSIONS_PER_MINUTE_MAX, limits.SESSIONS_AT_ONCE_MAX
-        wait_s = _wait_s(used.sessions, per_minute, at_once, now_s)
-        if wait_s > 0:
-            self._refuse(host, Limit.SESSIONS_PER_HOST, per_minute, max(RETRY_S, wait_s), now_s)
-        per_minute, at_once = limits.NEW_RUNS_PER_MINUTE_MAX, limits.NEW_RUNS_AT_ONCE_MAX
-        wait_s = _wait_s(used.runs, per_minute, at_once, now_s)
-        if opens and wait_s > 0:
-            self._refuse(host, Limit.NEW_RUNS_PER_HOST, per_minute, max(RETRY_S, wait_s), now_s)
-
-    def _require_holder(self, stream: Stream, job_id: JobId, now_s: float) -> None:
-        """Check that agents with a token may be in one more job."""
-        jobs = self._holders.get(stream.holder, ())
-        if job_id not in jobs and len(jobs) >= limits.JOBS_PER_TOKEN_MAX:
-            most, limit = limits.JOBS_PER_TOKEN_MAX, Limit.JOBS_PER_TOKEN
-            self._refuse(stream.hosts[-1], limit, most, RETRY_S, now_s)
-
-    def _jobs_of(self, stream: Stream) -> list[Counter[JobId]]:
+    def _jobs_of(self, stream: Stream) -> list[tuple[_Tallies, str]]:
         """Return where the job of a stream counts."""
-        found = [self._hosts[host].jobs for host in stream.hosts]
-        if stream.holder:
-            found.append(self._holders.setdefault(stream.holder, Counter()))
-        return found
-
-    def _forget_job(self, stream: Stream) -> None:
-        """Note that a stream is in its job no more."""
-        if stream.job_id is None:
-            return
-        for jobs in self._jobs_of(stream):
-            jobs[stream.job_id] -= 1
-            if not jobs[stream.job_id]:
-                del jobs[stream.job_id]
-        if stream.holder and not self._holders[stream.holder]:
-            del self._holders[stream.holder]
+        found = [(self._jobs_of_hosts, host) for host in stream.hosts]
+        return [*found, (self._jobs_of_tokens, stream.holder)] if stream.holder else found
 
     def refund(self, stream: Stream) -> None:
         """Give back what a new session has cost that was refused only for now, and will try again.
 
         Agents that wait for the end of an earlier run must not use up what their host may open.
         """
-        self._charge(stream, -1)
+        for host in stream.hosts:
+            self._sessions.give_back(host, stream.has_paid)
+            self._runs.give_back(host, stream.runs)
         stream.has_paid, stream.runs = False, 0.0
 
-    def _charge(self, stream: Stream, count: int) -> None:
-        """Let the hosts of a stream pay for it so many times."""
-        for host in stream.hosts:
-            used = self._hosts[host]
-            used.sessions.left -= count * stream.has_paid
-            used.runs.left -= count * stream.runs
 
-    def _find(self, host: str, now_s: float) -> _Host:
-        """Return what a host uses."""
-        used = self._hosts.get(host) or self._idle.pop(host, None)
-        if used is None:
-            used = _Host()
-        self._hosts[host] = used
-        return used
-
-    def _rest(self, host: str) -> None:
-        """Note that a host has no more streams; forget the one without streams for longest."""
-        self._idle[host] = self._hosts.pop(host)
-        if len(self._idle) > limits.HOSTS_MAX:
-            del self._idle[next(iter(self._idle))]
-
-    def _refuse(self, host: str, limit: Limit, value: int, retry_s: float, now_s: float) -> None:
-        used = self._hosts[host]
-        if used.warned_s is None or now_s - used.warned_s >= limits.WARNED_S_MIN:
-            used.warned_s = now_s
-            log.warning("host_limited", host=host, limit=limit.value, value=value)
-        raise LimitExceeded(limit, value, retry_s)
-
-
-def _wait_s(allowance: Allowance, per_minute: float, most: float, now_s: float) -> float:
-    """Return how long to wait for one more, in seconds; 0 or less: there is one."""
-    return (1 - allowance.count(now_s, per_minute / 60, most)) * 60 / per_minute
+def _require_job(
+    limit: HostLimit, jobs: Mapping[str, int], job_id: JobId, host: str, now_s: float
+) -> None:
+    """Check that there may be one more job."""
+    if job_id not in jobs and len(jobs) >= limit.most:
+        limit.refuse(host, now_s)
 
 
 def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -18,7 +18,7 @@ from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.errors import silent_status
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.peers import RETRY_S, host_of
+from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.server.rpc.guards.received import RECEIVED
 
@@ -65,7 +65,7 @@ class Requests:
     def __init__(self) -> None:
         """Start without calls."""
         self._awaited = HostQuota(
-            Limit.REQUESTS_PER_HOST, "REQUESTS_PER_HOST_MAX", RETRY_S, warns=True
+            Limit.REQUESTS_PER_HOST, "REQUESTS_PER_HOST_MAX", limits.RETRY_S, warns=True
         )
 
     async def receive(self, context: Context, most: int) -> bytes:

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.allowance import Allowance
+from rallypoint.server.rpc.guards.allowances import Allowance, find_latest
 from rallypoint.server.rpc.guards.received import Received
 
 REST_S_MAX = 1.0
@@ -57,7 +57,8 @@ class Rests:
             host: as `host_of` names it.
             received: what has arrived on the call.
         """
-        used, held = self._find(host), received.size if received.is_held else 0
+        used = find_latest(self._hosts, host, _Host, limits.HOSTS_MAX)
+        held = received.size if received.is_held else 0
         cost = 1 + received.size / BYTES_PER_REFUSAL
         wait_s = _wait_s(used.refusals, cost, time.monotonic())
         is_full = used.resting >= limits.RESTING_PER_HOST_MAX
@@ -73,15 +74,6 @@ class Rests:
             used.resting -= 1
             used.resting_cost -= cost
             used.resting_bytes -= held
-
-    def _find(self, host: str) -> _Host:
-        used = self._hosts.pop(host, None)
-        if used is None:
-            used = _Host()
-        self._hosts[host] = used
-        if len(self._hosts) > limits.HOSTS_MAX:
-            del self._hosts[next(iter(self._hosts))]
-        return used
 
 
 def _wait_s(refusals: Allowance, cost: float, now_s: float) -> float:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.callers import connected_peer
-from rallypoint.server.rpc.guards.peers import RETRY_S, host_of
+from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.guards.quotas import HostQuota
 
 
@@ -21,7 +22,7 @@ class Unread:
     def __init__(self) -> None:
         """Start without answers."""
         self._bytes = HostQuota(
-            Limit.UNREAD_PER_HOST, "UNREAD_BYTES_PER_HOST_MAX", RETRY_S, warns=True
+            Limit.UNREAD_PER_HOST, "UNREAD_BYTES_PER_HOST_MAX", limits.RETRY_S, warns=True
         )
 
     def check(self, context: Any) -> None:

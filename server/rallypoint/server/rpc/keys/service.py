@@ -16,7 +16,7 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
-from rallypoint.server.rpc.guards.job_bytes import JobBytes
+from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.keys import views

@@ -36,7 +36,6 @@ from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.lines import Kind, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import (
-    RETRY_S,
     Peers,
     connected_host,
     host_of,
@@ -242,7 +241,7 @@ class Carrying:
         """
         if len(self._seats) >= limits.STREAMS_PER_RELAY_MAX:
             most = limits.STREAMS_PER_RELAY_MAX
-            raise LimitExceeded(Limit.STREAMS_PER_RELAY, most, RETRY_S)
+            raise LimitExceeded(Limit.STREAMS_PER_RELAY, most, limits.RETRY_S)
         check(arrived)
         number, opening = arrived.stream, arrived.opening
         first = agent_pb2.SessionRequest.FromString(opening.hello)

@@ -27,7 +27,7 @@ from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, 
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.errors import invalid_status, protocol_status
 from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
-from rallypoint.server.rpc.guards.beats import Beats
+from rallypoint.server.rpc.guards.allowances import Beats
 from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.outbox import Outbox, Outboxes

@@ -12,7 +12,7 @@ from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.convert.keys import to_writes
-from rallypoint.server.rpc.guards.job_bytes import JobBytes
+from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.server.rpc.keys import service
 from rallypoint.server.rpc.keys.service import SMALL_BYTES
 from rallypoint.v1 import error_details_pb2 as details_pb2

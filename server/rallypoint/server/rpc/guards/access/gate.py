@@ -20,10 +20,10 @@ import grpc
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
 from rallypoint.server.core.messages.inputs import Claim
+from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.rpc.calls import Context, LimitExceeded
 from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.guards.access import refusals
-from rallypoint.server.rpc.guards.access.attempts import Attempts
 from rallypoint.server.rpc.guards.access.audit import Audit, Call
 from rallypoint.server.rpc.guards.access.auth.rules import Rules
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
@@ -41,6 +41,7 @@ from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
 from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.server.rpc.guards.peers import connected_host
+from rallypoint.server.rpc.guards.quotas import HostRate
 from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
@@ -203,7 +204,9 @@ class Gate:
         self.may_read: Readers = lambda round: True
         self._source = source
         self._handshakes = handshakes
-        self._attempts = Attempts()
+        self._attempts = HostRate(
+            Limit.FAILED_ATTEMPTS_PER_HOST, "ATTEMPTS_PER_MINUTE_MAX", "ATTEMPTS_PER_MINUTE_MAX"
+        )
         self._clock_s = clock_s
         self.streams = Streams()
         self._checked = source.rules
@@ -403,7 +406,7 @@ class Gate:
         callers = () if entry.is_claim else refused.callers  # anyone can write a name into a token
         self.audit.refuse(entry.call, callers, refused.reason)
         if refused.is_unknown:
-            self._attempts.fail(entry.call.host, self._clock_s())
+            self._attempts.use(entry.call.host, self._clock_s())
 
     def _note_end(self, entry: Entry, row: Row, outcome: str) -> None:
         callers = () if entry.caller is None else (entry.caller,)
@@ -419,7 +422,7 @@ class Gate:
     def _count_refused(self, entry: Entry) -> None:
         """Count a wrong token of a worker, which its servicer has refused already."""
         try:
-            self._attempts.fail(entry.call.host, self._clock_s())
+            self._attempts.use(entry.call.host, self._clock_s())
         except LimitExceeded:
             return  # the log has it
 
