@@ -12,11 +12,10 @@ from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.rpc.calls import LimitExceeded
+from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
 from rallypoint.server.rpc.convert import keys as convert
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.errors import limit_status, refusal_status
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.keys import reading, views
 from rallypoint.server.rpc.keys.service import PROGRESS_S, KeyValueService
 from rallypoint.server.rpc.keys.waits import KeyWait

@@ -14,11 +14,11 @@ from rallypoint.server.rpc.barriers.reading import read_barriers
 from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
 from rallypoint.server.rpc.barriers.waits import Wait
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.barriers import to_arrive
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_page
 from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from sim.meetings.callers import Call

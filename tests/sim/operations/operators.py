@@ -20,7 +20,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.errors import refusal_status
 from sim.operations.plan import CONVERT, Method, draw_request
 from sim.rules.rules import Violation

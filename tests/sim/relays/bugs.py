@@ -11,9 +11,9 @@ from rallypoint.relay import uplink
 from rallypoint.relay.agent import Agent
 from rallypoint.relay.uplink import Uplink
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc.connections import Connection, Connections
 from rallypoint.server.rpc.errors import ended_status
 from rallypoint.server.rpc.relays.seats import Seat, Seats
-from rallypoint.server.rpc.sessions.connections import Connection, Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 Patch = tuple[Any, str, Callable[..., Any]]

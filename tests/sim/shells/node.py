@@ -37,9 +37,8 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.rpc import agent_service
+from rallypoint.server.rpc import agent_service, connections
 from rallypoint.server.rpc.relays import carrying
-from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -16,7 +16,7 @@ from rallypoint.server.core.messages import effects, inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import to_report
-from rallypoint.server.rpc.guards.worker_tokens import KEY_BYTES, WorkerTokens
+from rallypoint.server.rpc.guards.tokens import KEY_BYTES, WorkerTokens
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

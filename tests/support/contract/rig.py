@@ -24,10 +24,9 @@ from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
 from rallypoint.server.rpc.about.views import Start, coordinator_message
 from rallypoint.server.rpc.barriers.reading import read_place
-from rallypoint.server.rpc.calls import LimitExceeded
+from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
 from rallypoint.server.rpc.convert.barriers import to_arrive
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
 from rallypoint.server.rpc.convert.keys import to_page as to_keys_page

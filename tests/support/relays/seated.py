@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc.aio
 
+from rallypoint.server.rpc.connections import Connections
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards.peers import Peers
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.relays.carrying import Carrying
 from rallypoint.server.rpc.relays.seats import Place
-from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from support.core.shell import Shell
 from support.relays.carried import Entry

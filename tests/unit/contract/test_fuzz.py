@@ -21,8 +21,8 @@ from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.replay import memory_of
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert import hello, reports
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

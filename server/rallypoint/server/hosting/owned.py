@@ -25,7 +25,7 @@ from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.rpc.guards.access.gate import Gate
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.lease import TTL_S
 from rallypoint.server.shards.life import Fact

@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.base.background import Background, Look, keep_looking
-from rallypoint.server.rpc.guards.access.auth.auth_file import AuthFile, AuthFileInvalid
-from rallypoint.server.rpc.guards.access.auth.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
+from rallypoint.server.rpc.guards.access.auth_file import AuthFile, AuthFileInvalid
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
+from rallypoint.server.rpc.guards.access.rules import EVERY_CERTIFICATE, Rules, RulesInvalid
 from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.wire.access import Access, AccessFailed
 from rallypoint.wire.credentials import Credentials

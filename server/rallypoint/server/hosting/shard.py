@@ -31,8 +31,7 @@ from rallypoint.server.rpc.guards.access.caller import WorkerRound
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.lines import Kind, Lines
 from rallypoint.server.rpc.guards.peers import Peers
-from rallypoint.server.rpc.guards.resume import ResumeTokens
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.rpc.keys.service import KeyValueService
 from rallypoint.server.rpc.node_service import NodeService
@@ -40,7 +39,7 @@ from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.routing.table import ROUTES
 from rallypoint.server.rpc.views.times import Distances, current_distances
-from rallypoint.server.rpc.workers.service import WorkerService
+from rallypoint.server.rpc.worker_service import WorkerService
 
 T = TypeVar("T")
 

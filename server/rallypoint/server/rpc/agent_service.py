@@ -20,26 +20,24 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.calls import CallRefused
-from rallypoint.server.rpc.convert.checks import InvalidMessage
-from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.errors import invalid_status, lost_status, silent_status
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.access.gate import CURRENT
-from rallypoint.server.rpc.guards.lines import may_log
-from rallypoint.server.rpc.guards.peers import Peers, Stream
-from rallypoint.server.rpc.guards.resume import ResumeTokens
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
-from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.relays.carrying import carry
-from rallypoint.server.rpc.relays.seats import Place
-from rallypoint.server.rpc.sessions.connections import (
+from rallypoint.server.rpc.calls import CallRefused, InvalidMessage
+from rallypoint.server.rpc.connections import (
     FAREWELL_S_MAX,
     Connection,
     Connections,
     Ended,
     note_ends,
 )
+from rallypoint.server.rpc.envelopes import Envelopes
+from rallypoint.server.rpc.errors import invalid_status, lost_status, silent_status
+from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.guards.access.gate import CURRENT
+from rallypoint.server.rpc.guards.lines import may_log
+from rallypoint.server.rpc.guards.peers import Peers, Stream
+from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
+from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.relays.carrying import carry
+from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc

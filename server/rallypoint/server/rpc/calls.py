@@ -1,4 +1,4 @@
-"""What handlers of calls share: the context, and the exceptions that end a call.
+"""What handlers of calls share: the context, the exceptions that end a call, and how long it waits.
 
 A handler raises what refuses its call. The interceptor turns that into the call's status.
 """
@@ -17,6 +17,12 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
 
 Context = grpc.aio.ServicerContext[Any, Any]
+MARGIN_MS_MAX = 1_000
+"""A wait ends so much earlier than its call at most, so that the answer arrives in time."""
+MARGIN_MS_MIN = 250
+"""A turn may come that late without counting as a stall."""
+MARGIN_PART = 10
+"""Or one part in so many of the time that the call has left."""
 
 
 class CallRefused(Exception):
@@ -61,3 +67,37 @@ def find_job(state: State, job_id: JobId) -> Job:
     if job is None:
         raise InputRefused(unknown_job(job_id))
     return job
+
+
+class InvalidMessage(Exception):
+    """A message breaks the contract."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        """Name the field, and what is wrong with it."""
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+def require(holds: bool, path: str, problem: str) -> None:
+    """Refuse the message unless `holds`.
+
+    Raises:
+        InvalidMessage: when it does not.
+    """
+    if not holds:
+        raise InvalidMessage(path, problem)
+
+
+def limit_wait_ms(wanted_ms: int, left_s: float | None) -> int:
+    """Return how long a call waits here, in ms, 1 or more: always less than its caller does.
+
+    Args:
+        wanted_ms: what the caller asks for.
+        left_s: seconds until the deadline of the call; None without one.
+    """
+    if left_s is None:
+        return max(1, wanted_ms)
+    left_ms = int(left_s * 1000)
+    most_ms = left_ms - min(MARGIN_MS_MAX, max(MARGIN_MS_MIN, left_ms // MARGIN_PART))
+    return max(1, min(wanted_ms, max(most_ms, left_ms // 2)))

@@ -18,8 +18,7 @@ from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.coordinator import CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.inbox import InboxFull
-from rallypoint.server.rpc.calls import CallRefused, LimitExceeded
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import CallRefused, InvalidMessage, LimitExceeded
 from rallypoint.server.rpc.mappers import LIMITS
 from rallypoint.server.rpc.refusals import AGAIN_MS, status_of
 from rallypoint.v1 import error_details_pb2 as details_pb2

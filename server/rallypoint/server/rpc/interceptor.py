@@ -32,19 +32,19 @@ from rallypoint.server.rpc.guards.access.audit import JOB_CHARS_MAX
 from rallypoint.server.rpc.guards.access.gate import Entry, Gate
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY
 from rallypoint.server.rpc.guards.callers import as_made
-from rallypoint.server.rpc.guards.entries import fields_max, has_more_fields
 from rallypoint.server.rpc.guards.garbage import Garbage, forget_frames
 from rallypoint.server.rpc.guards.lines import Lines, bind_caller, may_log
 from rallypoint.server.rpc.guards.peers import Peers, hosts_of
-from rallypoint.server.rpc.guards.received import RECEIVED, Received
 from rallypoint.server.rpc.guards.requests import (
     Requests,
     TooLarge,
     TooMany,
+    Unread,
+    fields_max,
+    has_more_fields,
     measure,
 )
-from rallypoint.server.rpc.guards.rests import Rests, bind_rest, rest
-from rallypoint.server.rpc.guards.unread import Unread
+from rallypoint.server.rpc.guards.rests import RECEIVED, Received, Rests, bind_rest, rest
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
 from rallypoint.wire.limits import LEAST_REQUEST_BYTES, SERVICES, request_bytes_max
 

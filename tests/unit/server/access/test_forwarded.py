@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
 from rallypoint.server.hosting.protecting import Protected
-from rallypoint.server.rpc.guards.access.auth.rules import Rules, parse_rules
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.access.gate import Gate
 from rallypoint.server.rpc.guards.access.identities import KEY, Identities
 from rallypoint.server.rpc.guards.access.protection import Protection
+from rallypoint.server.rpc.guards.access.rules import Rules, parse_rules
 from rallypoint.server.rpc.routing.marks import PEER_KEY, SHARD_KEY
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc

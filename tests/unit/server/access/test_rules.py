@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.rpc.guards.access.auth.auth_file import (
+from rallypoint.server.rpc.guards.access.auth_file import (
     AuthFile,
     AuthFileInvalid,
     require_safe,
 )
-from rallypoint.server.rpc.guards.access.auth.rules import (
+from rallypoint.server.rpc.guards.access.caller import EVERY_ROLE, Caller, Proof, Role
+from rallypoint.server.rpc.guards.access.rules import (
     ENTRIES_MAX,
     EVERY_CERTIFICATE,
     Rules,
     RulesInvalid,
     parse_rules,
 )
-from rallypoint.server.rpc.guards.access.caller import EVERY_ROLE, Caller, Proof, Role
 from support.access.protected import entry, write_rules
 
 OLD, NEW = "the-old-token-012345", "the-new-token-012345"

@@ -16,8 +16,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.journal.interface import Journal, JournalUnreadable, Loaded
-from rallypoint.server.rpc.guards.resume import ResumeTokens
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench

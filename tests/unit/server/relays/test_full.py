@@ -12,9 +12,9 @@ import pytest
 from rallypoint.server import inbox
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc import connections
+from rallypoint.server.rpc.connections import Ended, note_ends
 from rallypoint.server.rpc.relays import carrying, room, seats
-from rallypoint.server.rpc.sessions import connections
-from rallypoint.server.rpc.sessions.connections import Ended, note_ends
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import set_ms
 from support.core.shell import Shell

@@ -14,7 +14,7 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import hosting
 from rallypoint.server.hosting.shard import ShardSettings
 from rallypoint.server.rpc.routing import forwarding
-from rallypoint.server.rpc.routing.standstill import STILL_S, WARY_S
+from rallypoint.server.rpc.routing.forwarding import STILL_S, WARY_S
 from rallypoint.v1 import (
     barrier_service_pb2,
     barrier_service_pb2_grpc,

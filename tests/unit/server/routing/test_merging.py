@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from rallypoint.client.aio import AsyncClient
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.reading.jobs import JobList
 from rallypoint.server.rpc.routing.merging.jobs import merge_pages
 from rallypoint.server.rpc.routing.merging.parts import read_position, write_position

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.server.rpc.routing.standstill import STILL_S, WARY_S, Standstill
+from rallypoint.server.rpc.routing.forwarding import STILL_S, WARY_S, Standstill
 
 
 def test_looks_in_time() -> None:

@@ -18,10 +18,10 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc.connections import Connections
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from support.core.served import LIMIT_S, Agent, served

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.rpc import connections
+from rallypoint.server.rpc.connections import Connections
 from rallypoint.server.rpc.guards.allowances import BEATS_PER_INTERVAL, QUEUED_MAX, Beats
-from rallypoint.server.rpc.sessions import connections
-from rallypoint.server.rpc.sessions.connections import Connections
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2
 from support.core.served import served

@@ -14,7 +14,7 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
 from rallypoint.server.core.verdicts.symptoms import classify, find_error
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.exits import WORDS_MAX
 from rallypoint.server.rpc.convert.reports import to_report
 from rallypoint.server.rpc.views.node import exit_message

@@ -13,9 +13,8 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
-from rallypoint.server.rpc import envelopes, job_service
+from rallypoint.server.rpc import connections, envelopes, job_service
 from rallypoint.server.rpc.interceptor import has_ended
-from rallypoint.server.rpc.sessions import connections
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -18,9 +18,9 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission, sessions
 from rallypoint.server.rpc import errors
 from rallypoint.server.rpc.calls import LimitExceeded
+from rallypoint.server.rpc.connections import BYTES_PER_RUN
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.peers import Peers, host_of
-from rallypoint.server.rpc.sessions.connections import BYTES_PER_RUN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2, node_pb2

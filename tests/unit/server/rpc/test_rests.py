@@ -10,11 +10,11 @@ import grpc.aio
 import pytest
 
 from rallypoint.server.rpc.guards import limits, rests
-from rallypoint.server.rpc.guards.received import Received
 from rallypoint.server.rpc.guards.rests import (
     BYTES_PER_REFUSAL,
     ENDS_PER_S_MAX,
     REST_S_MAX,
+    Received,
     Rests,
 )
 from rallypoint.v1 import job_service_pb2 as jobs_pb2

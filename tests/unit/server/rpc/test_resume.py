@@ -8,7 +8,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.rpc.guards.resume import ResumeTokens
+from rallypoint.server.rpc.guards.tokens import ResumeTokens
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from support.core.served import Agent, Served, served

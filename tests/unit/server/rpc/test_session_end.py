@@ -14,9 +14,9 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.rpc import connections
 from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
-from rallypoint.server.rpc.sessions import connections
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc

@@ -9,8 +9,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from rallypoint.base import limits
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.reading.pages import PAGE_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import (

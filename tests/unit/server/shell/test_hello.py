@@ -10,7 +10,7 @@ from rallypoint.agent.core.step import step
 from rallypoint.agent.session.translate import fill_snapshot
 from rallypoint.server.core.messages.inputs import Hello
 from rallypoint.server.core.model.node import NodeState, Program
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2

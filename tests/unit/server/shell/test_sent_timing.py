@@ -10,9 +10,9 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.mappers import SPEC
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

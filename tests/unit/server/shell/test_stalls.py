@@ -11,7 +11,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -20,7 +20,7 @@ from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
 from rallypoint.server.rpc.calls import CallRefused, Context, LimitExceeded, find_job
 from rallypoint.server.rpc.convert.barriers import to_arrive, to_key
 from rallypoint.server.rpc.convert.requests import to_page
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
+from rallypoint.server.rpc.guards.tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.views.source import Source

@@ -13,9 +13,8 @@ from rallypoint.server.core.model.barrier import (
     Participant,
     ParticipantKind,
 )
+from rallypoint.server.rpc.calls import limit_wait_ms, require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import require
-from rallypoint.server.rpc.convert.timeouts import limit_wait_ms
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import scope_pb2
 from rallypoint.wire.durations import to_ms

@@ -24,7 +24,7 @@ from rallypoint.base.printable import (
     to_printable_line,
     to_printable_lines,
 )
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.v1 import job_pb2, limits_pb2
 from rallypoint.wire.durations import set_ms, to_ms, to_unix_ms
 from rallypoint.wire.limits import DAY_MS, Kind, Rule, find_rule, is_map, is_of

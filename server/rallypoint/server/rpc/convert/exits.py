@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from rallypoint.server.core.model.worker import WorkerExit
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.mappers import EXIT
 from rallypoint.v1 import node_pb2
 

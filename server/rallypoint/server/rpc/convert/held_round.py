@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rallypoint.server.core.model.node import HeldRound, NodeState
 from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.worker import WorkerExit
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.server.rpc.mappers import ASSIGNMENT, HEADER, MILESTONES, STATES
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -13,8 +13,8 @@ from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import Identity, KnownAddresses, Program
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_held_round
 from rallypoint.server.rpc.convert.reports import to_drain, to_ready
 from rallypoint.server.rpc.convert.spec import to_spec

@@ -16,9 +16,8 @@ from rallypoint.server.core.keyspace.values import (
     Write,
 )
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc.calls import limit_wait_ms, require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import require
-from rallypoint.server.rpc.convert.timeouts import limit_wait_ms
 from rallypoint.server.rpc.reading.pages import PAGE_MAX
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2

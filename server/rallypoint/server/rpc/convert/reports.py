@@ -6,8 +6,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.rpc.calls import InvalidMessage, require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import InvalidMessage, require
 from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

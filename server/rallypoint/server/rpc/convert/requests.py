@@ -5,8 +5,8 @@ from __future__ import annotations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.mappers import OUTCOMES, PHASES

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rallypoint.base.limits import BEATS_PER_LEASE, FENCE_BEYOND_SHUTDOWN_MS
 from rallypoint.server.core.model.spec import JobSpec, Timing
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.mappers import SPEC
 from rallypoint.v1 import job_pb2
 

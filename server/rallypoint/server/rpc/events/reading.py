@@ -16,8 +16,8 @@ from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import require
 from rallypoint.server.rpc.events.views import KINDS, event_message
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.pages import PAGE_MAX, Room, read_token

@@ -17,7 +17,6 @@ from msgspec import Struct, field
 
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.allowances import Allowance, find_latest
-from rallypoint.server.rpc.guards.received import Received
 
 REST_S_MAX = 1.0
 """Longest wait for the answer if few wait: clients that try again wait about as long by themselves.
@@ -27,6 +26,19 @@ ENDS_PER_S_MAX = 128
 host end in a second, however many it makes at once. One with a large message counts as more."""
 BYTES_PER_REFUSAL = 65_536
 """So many bytes of a refused message count as one more refusal."""
+
+
+class Received(Struct):
+    """What has arrived on a call."""
+
+    size: int = 0
+    """Bytes of its latest message."""
+    is_held: bool = True
+    """The message takes memory until the call has ended."""
+
+
+RECEIVED: ContextVar[Received | None] = ContextVar("received", default=None)
+"""Of the call that is served; None: no one counts."""
 
 
 class _Host(Struct):

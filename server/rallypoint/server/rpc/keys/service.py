@@ -18,7 +18,7 @@ from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
 from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.server.rpc.guards.peers import host_of
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens, require_worker
+from rallypoint.server.rpc.guards.tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.keys import views
 from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_keys
 from rallypoint.server.rpc.keys.waits import KeyWait

@@ -10,7 +10,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.pages import read_page, read_token
 from rallypoint.server.rpc.views.explanations import Explain

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.reading.pages import read_token
 from rallypoint.server.rpc.views.job import (
     latest_run_message,

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.reading.pace import SLICE_S, Pace
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.inbox import InboxFull
-from rallypoint.server.rpc.calls import CallRefused, Context, LimitExceeded
+from rallypoint.server.rpc.calls import CallRefused, Context, InvalidMessage, LimitExceeded
+from rallypoint.server.rpc.connections import FAREWELL_S_MAX, note_ends
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.checks import InvalidMessage
 from rallypoint.server.rpc.errors import (
     ended_status,
     full_status,
@@ -47,7 +47,6 @@ from rallypoint.server.rpc.relays.batches import ENTRIES_MAX
 from rallypoint.server.rpc.relays.room import Ends, Room
 from rallypoint.server.rpc.relays.seats import Place, Seat, Seats, note_bug
 from rallypoint.server.rpc.relays.writing import Writer
-from rallypoint.server.rpc.sessions.connections import FAREWELL_S_MAX, note_ends
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import NUMBER_MAX

@@ -12,7 +12,7 @@ import asyncio
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.inbox import InboxFull
-from rallypoint.server.rpc.sessions.connections import Ended, note_dropped, note_ends
+from rallypoint.server.rpc.connections import Ended, note_dropped, note_ends
 
 WAITS_S_MAX = 0.5
 """Time that the reader may wait, of each `PERIOD_S`. A shard that works has room sooner."""

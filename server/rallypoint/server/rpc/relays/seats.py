@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.rpc.connections import Connection, Connections, Ended
 from rallypoint.server.rpc.errors import internal_status
 from rallypoint.server.rpc.guards.access.gate import Entry
-from rallypoint.server.rpc.sessions.connections import Connection, Connections, Ended
 from rallypoint.server.rpc.views.times import Distances
 from rallypoint.v1 import job_pb2
 

@@ -17,12 +17,12 @@ from google.rpc.status_pb2 import Status
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.connections import Connections, Ended
 from rallypoint.server.rpc.errors import ended_status, lost_status
 from rallypoint.server.rpc.guards.lines import may_log
 from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
 from rallypoint.server.rpc.relays.room import Ends
 from rallypoint.server.rpc.relays.seats import Explanation, Seat, Seats, note_bug
-from rallypoint.server.rpc.sessions.connections import Connections, Ended
 
 log = get_logger()
 

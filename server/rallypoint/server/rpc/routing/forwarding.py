@@ -23,7 +23,6 @@ from rallypoint.server.rpc.errors import owner_lost_status
 from rallypoint.server.rpc.refusals import status_of
 from rallypoint.server.rpc.routing.directory import Directory
 from rallypoint.server.rpc.routing.marks import forwarded
-from rallypoint.server.rpc.routing.standstill import Standstill
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.server.shards.lease import now_s
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -36,6 +35,10 @@ LOOK_S = 0.2
 """Pause between two looks at the clock."""
 CHANNELS_MAX = 64
 """Channels that are kept; a store has fewer coordinators."""
+STILL_S = 1.0
+"""Time between two looks, in seconds, that is too long. Clients give a call up after 2 s."""
+WARY_S = 1.0
+"""How long what waited meanwhile may still arrive, in seconds."""
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 1_000
 """Pauses between attempts to connect. A coordinator that comes back is reached soon."""
 
@@ -56,6 +59,26 @@ class _Sent(Struct, eq=False):
     """Returns why there is no other owner, as far as is known."""
     is_lost: bool = False
     """The shard has another owner by now."""
+
+
+class Standstill:
+    """Knows whether this process stood still a moment ago: it was not looked at for a long time.
+
+    What then waits in its connections may be old: the client has given the call up, has asked
+    another coordinator, and has gone on since. Pure: the time is an argument.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        """Begin to look."""
+        self._seen_s = now_s
+        self._wary_until_s = now_s
+
+    def look(self, now_s: float) -> bool:
+        """Return whether what arrives now may be old."""
+        if now_s - self._seen_s > STILL_S:
+            self._wary_until_s = now_s + WARY_S
+        self._seen_s = now_s
+        return now_s < self._wary_until_s
 
 
 class Forwarder:

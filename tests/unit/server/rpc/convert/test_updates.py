@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.requests import to_drain_node, to_update
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2

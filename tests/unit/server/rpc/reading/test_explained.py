@@ -9,7 +9,7 @@ from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.views import explanations
 from rallypoint.server.rpc.views.explanations import (

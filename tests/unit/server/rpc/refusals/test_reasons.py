@@ -14,8 +14,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc import errors
-from rallypoint.server.rpc.calls import LimitExceeded
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
 from rallypoint.server.rpc.guards.access import refusals as access
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.mappers import LIMITS

@@ -25,7 +25,6 @@ from rallypoint.server.rpc.calls import Context, LimitExceeded
 from rallypoint.server.rpc.errors import to_status
 from rallypoint.server.rpc.guards.access import refusals
 from rallypoint.server.rpc.guards.access.audit import Audit, Call
-from rallypoint.server.rpc.guards.access.auth.rules import Rules
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role, WorkerRound
 from rallypoint.server.rpc.guards.access.handshakes import Handshakes
 from rallypoint.server.rpc.guards.access.identities import (
@@ -37,12 +36,13 @@ from rallypoint.server.rpc.guards.access.identities import (
 )
 from rallypoint.server.rpc.guards.access.policy import CLOSED, POLICY, Row
 from rallypoint.server.rpc.guards.access.refusals import AccessRefused
+from rallypoint.server.rpc.guards.access.rules import Rules
 from rallypoint.server.rpc.guards.access.streams import Streams
 from rallypoint.server.rpc.guards.callers import connected_peer
 from rallypoint.server.rpc.guards.lines import Lines
 from rallypoint.server.rpc.guards.peers import connected_host
 from rallypoint.server.rpc.guards.quotas import HostRate
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 _SCHEME = "bearer"

@@ -15,8 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.rpc.calls import CallRefused, Context
-from rallypoint.server.rpc.convert.checks import require
+from rallypoint.server.rpc.calls import CallRefused, Context, require
 from rallypoint.server.rpc.errors import no_owner_status, to_status
 from rallypoint.server.rpc.routing.contexts import PartContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard

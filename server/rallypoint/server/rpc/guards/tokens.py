@@ -1,8 +1,9 @@
-"""The tokens by which workers prove that they belong to a round.
+"""The tokens by which workers prove that they belong to a round, and agents resume their sessions.
 
-A token names its job, run and round, with a keyed digest of them. The key cannot be guessed and
-belongs to the journal, so no token has to be stored, and a coordinator that starts again knows its
-own. Without a durable journal the core accepts the token that the members of an adopted round hold.
+A worker's token names its job, run and round, with a keyed digest of them; an agent's is a keyed
+digest of its session's id. The keys cannot be guessed and belong to the journal, so no token has to
+be stored, and a coordinator that starts again knows its own. Without a durable journal the core
+accepts the token that the members of an adopted round hold.
 """
 
 from __future__ import annotations
@@ -101,3 +102,24 @@ class WorkerTokens:
     def _sign(self, job_id: str, run: int, round: int) -> str:
         said = "\0".join((self._coordinator_id, str(run), str(round), job_id))
         return hmac.digest(self._key, said.encode(), "sha256").hex()
+
+
+class ResumeTokens:
+    """Makes and checks the tokens of one coordinator."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        """Derive the key.
+
+        Args:
+            secret: the journal's; None: a random one, for this process alone.
+        """
+        secret = secret or secrets.token_bytes(KEY_BYTES)
+        self._key = hmac.digest(secret, b"session", "sha256")
+
+    def make(self, session_id: str) -> str:
+        """Return the token of a session: 64 hexadecimal digits. It must never be logged."""
+        return hmac.digest(self._key, session_id.encode(), "sha256").hex()
+
+    def is_proof(self, session_id: str, token: str) -> bool:
+        """Return whether a token is the session's, in a time that says nothing about it."""
+        return bool(token) and hmac.compare_digest(self.make(session_id), token)

@@ -21,7 +21,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.sessions.admission import opens_run
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.checks import InvalidMessage
+from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello, to_terms
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes

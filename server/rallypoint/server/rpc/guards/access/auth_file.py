@@ -7,7 +7,7 @@ import stat
 
 from rallypoint.base.log import get_logger
 from rallypoint.base.private_files import NotPrivate, require_private_place
-from rallypoint.server.rpc.guards.access.auth.rules import Rules, RulesInvalid, parse_rules
+from rallypoint.server.rpc.guards.access.rules import Rules, RulesInvalid, parse_rules
 from rallypoint.wire.files import FileUnusable, read_regular
 
 log = get_logger()

@@ -6,7 +6,7 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.convert.requests import to_progress
-from rallypoint.server.rpc.guards.worker_tokens import WorkerTokens
+from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
 

@@ -1,1 +1,0 @@
-"""The auth file, and the rules that it has."""

@@ -1,1 +1,0 @@
-"""WorkerService: what workers report about themselves."""
