@@ -9,18 +9,21 @@ calls by host.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from rallypoint.relay.roots import rooted
+from rallypoint.base.log import get_logger, new_incident
 from rallypoint.relay.sessions import Sessions
 from rallypoint.relay.uplink import RELAY
 from rallypoint.relay.uplinks import Uplinks
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.connecting import Unreachable, find_way, may_have_moved
 from rallypoint.wire.credentials import RELAYED_KEY, RELAYED_PEER_KEY, Credentials
+
+log = get_logger()
 
 SESSION = "/rallypoint.v1.AgentService/Session"
 WRITE_S_MAX = 30.0
@@ -30,6 +33,9 @@ _EOF: object = grpc.aio.EOF
 _MARK = ((RELAYED_KEY, "1"),)
 """Tells a client that looks for what is wrong that it asks a relay."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
+CANCEL_S_MAX = 1.0
+"""gRPC cancels the call of a peer that has gone, but a write may fail just before."""
+Serve = Callable[[Any, Context], Awaitable[None]]
 
 
 class Calls(grpc.GenericRpcHandler):
@@ -146,3 +152,32 @@ async def _write(call: Any, context: Context) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def rooted(serve: Serve) -> Serve:
+    """Return a handler whose bugs end one call, with a line in the log and without private text."""
+
+    async def handle(requests: Any, context: Context) -> None:
+        try:
+            await serve(requests, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # the root of the call
+            if context.done():
+                return  # a status was sent: reads and writes fail then
+            if _is_of_the_peer(error):
+                await asyncio.sleep(CANCEL_S_MAX)
+                return
+            incident = new_incident()
+            log.error("call_failed", incident=incident, exc_info=error)
+            text = f"the relay has a bug: see incident {incident} in its log"
+            await context.abort(grpc.StatusCode.INTERNAL, text)
+
+    return handle
+
+
+def _is_of_the_peer(error: Exception) -> bool:
+    """Return whether an exception only says that the peer has gone."""
+    if isinstance(error, ExceptionGroup):
+        return error.split(grpc.aio.InternalError)[1] is None
+    return isinstance(error, grpc.aio.InternalError)

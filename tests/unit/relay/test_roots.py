@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.relay import roots
-from rallypoint.relay.roots import rooted
+from rallypoint.relay import forwarding
+from rallypoint.relay.forwarding import rooted
 
 GONE = grpc.aio.InternalError("Failed ExecuteBatch")
 
@@ -51,6 +51,6 @@ async def test_end_of_a_call(
     monkeypatch: pytest.MonkeyPatch, error: Exception, expected: grpc.StatusCode | None
 ) -> None:
     """Only what a peer that has gone causes is quiet."""
-    monkeypatch.setattr(roots, "CANCEL_S_MAX", 0.0)
+    monkeypatch.setattr(forwarding, "CANCEL_S_MAX", 0.0)
 
     assert await end_with(error) == expected

@@ -1,29 +1,51 @@
-"""Who has made a call that a relay passes on."""
+"""Who has made a call that a relay, or another coordinator, passes on."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.wire.credentials import RELAYED_PEER_KEY
 
+Metadata = list[tuple[str, str | bytes]]
 AGENTS = "/rallypoint.v1.AgentService/"
 """Calls of agents are not passed on, but carried: what relays say of them is in their streams."""
 
 
-class RelayedContext:
-    """The context of a call that a relay has passed on: its peer is who has made it."""
+class StandIn:
+    """The context of a call, with some of it otherwise than gRPC gives it to a servicer."""
 
-    def __init__(self, context: Context, peer: str) -> None:
-        """Stand for `context`; `peer` has made the call."""
-        self.connected: str = context.peer()
+    def __init__(
+        self,
+        context: Context,
+        peer: str,
+        write: Callable[[Any], Awaitable[None]] | None = None,
+        metadata: Metadata | None = None,
+    ) -> None:
+        """Stand for a context.
+
+        Args:
+            context: of the call.
+            peer: that has made it.
+            write: takes the answers of a stream; None: gRPC.
+            metadata: of the call; None: what it has.
+        """
+        self.connected = connected_peer(context)
         self._context = context
         self._peer = peer
+        self._metadata = metadata
+        if write is not None:
+            self.write = write
 
     def peer(self) -> str:
         """Return the peer that has made the call."""
         return self._peer
+
+    def invocation_metadata(self) -> Any:
+        """Return the metadata of the call."""
+        return self._context.invocation_metadata() if self._metadata is None else self._metadata
 
     def __getattr__(self, name: str) -> Any:
         """Return everything else from the real context."""
@@ -32,7 +54,7 @@ class RelayedContext:
 
 def connected_peer(context: Any) -> str:
     """Return the peer that is connected: a relay, if that has passed the call on."""
-    return context.connected if isinstance(context, RelayedContext) else str(context.peer())
+    return context.connected if isinstance(context, StandIn) else str(context.peer())
 
 
 def as_made(peers: Peers, method: str, context: Context) -> Any:
@@ -41,7 +63,7 @@ def as_made(peers: Peers, method: str, context: Context) -> Any:
         return context
     peer = context.peer()
     caller = find_caller(peers, peer, context)
-    return context if caller == peer else RelayedContext(context, caller)
+    return context if caller == peer else StandIn(context, caller)
 
 
 def find_caller(peers: Peers, peer: str, context: Context) -> str:

@@ -43,10 +43,9 @@ from rallypoint.server.rpc.guards.peers import (
     name_by,
 )
 from rallypoint.server.rpc.relays.access import hold, let_in
-from rallypoint.server.rpc.relays.batches import ENTRIES_MAX
 from rallypoint.server.rpc.relays.room import Ends, Room
 from rallypoint.server.rpc.relays.seats import Place, Seat, Seats, note_bug
-from rallypoint.server.rpc.relays.writing import Writer
+from rallypoint.server.rpc.relays.writing import ENTRIES_MAX, Writer
 from rallypoint.server.rpc.views.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.limits import NUMBER_MAX

@@ -20,16 +20,55 @@ from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.connections import Connections, Ended
 from rallypoint.server.rpc.errors import ended_status, lost_status
 from rallypoint.server.rpc.guards.lines import may_log
-from rallypoint.server.rpc.relays.batches import ENTRIES_MAX, Batches
+from rallypoint.server.rpc.reading.pages import Room
 from rallypoint.server.rpc.relays.room import Ends
 from rallypoint.server.rpc.relays.seats import Explanation, Seat, Seats, note_bug
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 log = get_logger()
 
 WRITE_S_MAX = 5.0
 """Longest write: the relay does not read. Leases do not count: one job would decide for all."""
+ENTRIES_MAX = 1_024
+"""Entries of one message, as the contract says."""
 SEATS_MAX = ENTRIES_MAX // 4
 """Agents whose messages are collected at once: each has up to four."""
+
+
+class Batches:
+    """Messages to a relay that are being put together, each of bounded size."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.made: list[agent_pb2.RelayResponse] = []
+        """In order."""
+        self._room = Room(size=ENTRIES_MAX)
+
+    def message(self, stream: int, message: agent_pb2.SessionResponse) -> None:
+        """Add a message to an agent."""
+        encoded = message.SerializeToString()
+        self._find_room(len(encoded)).entries.add(stream=stream, message=encoded)
+
+    def end(self, stream: int, status: Status | None) -> None:
+        """Add the end of an agent's stream; None: OK."""
+        end = agent_pb2.RelayedEnd()
+        if status is not None:
+            end.code, end.text = status.code, status.message
+            end.details = status.SerializeToString() if status.details else b""
+        self._find_room(end.ByteSize()).entries.add(stream=stream, end=end)
+
+    def sign_of_life(self) -> None:
+        """Let there be a message, if only one without entries."""
+        if not self.made:
+            self.made.append(agent_pb2.RelayResponse())
+
+    def _find_room(self, size: int) -> agent_pb2.RelayResponse:
+        """Return a message with room for an entry of this size."""
+        if not self.made or not self._room.take(size):
+            self.made.append(agent_pb2.RelayResponse())
+            self._room = Room(size=ENTRIES_MAX)
+            self._room.take(size)
+        return self.made[-1]
 
 
 class Writer:

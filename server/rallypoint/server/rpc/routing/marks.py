@@ -10,18 +10,22 @@ believes the shard and the peer of signed calls alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.server.rpc.guards.access.identities import KEY
 from rallypoint.server.rpc.guards.access.identities import SHARD_KEY as SHARD_KEY
+from rallypoint.server.rpc.guards.callers import Metadata, StandIn, find_caller
+from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.wire.credentials import TOKEN_KEY
 
 PEER_KEY = "rallypoint-peer"
 DIGITS_MAX = 9
 """Of the number of a shard: Python refuses to read a number of thousands of digits."""
 _OWN = (SHARD_KEY, PEER_KEY, KEY, "user-agent", "content-type", "te")
-
-Metadata = list[tuple[str, str | bytes]]
 
 
 def marked_shard(context: Context) -> int | None:
@@ -57,6 +61,26 @@ def forwarded(context: Context, shard: int) -> Metadata:
         kept = [(key, value) for key, value in kept if key != TOKEN_KEY]
         kept.append((KEY, entry.sign(shard)))
     return [*kept, (SHARD_KEY, str(shard)), (PEER_KEY, original_peer(context))]
+
+
+def owned(context: Context, owns: Callable[[], bool], peers: Peers) -> Any:
+    """Return the context of a call to a shard of this process, whose peer is the client.
+
+    The shard writes nothing once this process may have lost it, also when the process has stood
+    still for so long that nothing has halted the shard yet.
+
+    Args:
+        context: of the call.
+        owns: whether the shard is certainly owned at this moment.
+        peers: know the relays, also of calls that another coordinator has forwarded.
+    """
+
+    async def write(answer: Any) -> None:
+        if not owns():
+            raise CoordinatorEnded
+        await context.write(answer)
+
+    return StandIn(context, find_caller(peers, original_peer(context), context), write)
 
 
 def _find(context: Context, wanted: str) -> str | None:

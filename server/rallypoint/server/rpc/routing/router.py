@@ -28,10 +28,9 @@ from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.relays.carrying import carry
 from rallypoint.server.rpc.relays.seats import Place
-from rallypoint.server.rpc.routing.contexts import OwnedContext
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.forwarding import Forwarder
-from rallypoint.server.rpc.routing.marks import marked_shard
+from rallypoint.server.rpc.routing.marks import marked_shard, owned
 from rallypoint.server.rpc.routing.merging.parts import Parts
 from rallypoint.server.rpc.routing.table import ROUTES, Route, is_about_all
 from rallypoint.server.rpc.routing.whole import Whole
@@ -143,7 +142,7 @@ class Router(grpc.GenericRpcHandler):
 
     def _owned(self, number: int, shard: LocalShard, context: Context) -> Any:
         """Return the context for a servicer of a shard."""
-        return OwnedContext(context, lambda: self._local.find(number) is shard, self._peers)
+        return owned(context, lambda: self._local.find(number) is shard, self._peers)
 
     def _shard_of(self, route: Route, request: Any, context: Context) -> int:
         """Return the shard that a call is about; one about all jobs was forwarded for a shard."""
@@ -211,5 +210,4 @@ class _Session:
     ) -> Status | None:
         service: AgentService = self._shard.services[AGENT_SERVICE]
         with self._shard.distances.used():
-            owned: Any = OwnedContext(context, self._owns, self._peers)
-            return await service.serve(first, owned, stream)
+            return await service.serve(first, owned(context, self._owns, self._peers), stream)

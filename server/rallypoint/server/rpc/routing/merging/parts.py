@@ -17,9 +17,10 @@ from google.protobuf.message import Message
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.rpc.calls import CallRefused, Context, require
 from rallypoint.server.rpc.errors import no_owner_status, to_status
-from rallypoint.server.rpc.routing.contexts import PartContext
+from rallypoint.server.rpc.guards.callers import StandIn
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.forwarding import Forwarder
+from rallypoint.server.rpc.routing.marks import forwarded, original_peer
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.wire.limits import NUMBER_MAX
 
@@ -53,7 +54,7 @@ class Parts:
             encoded = request.SerializeToString()
             answer = await self._forwarder.call(route, shard, address, encoded, context)
             return route.response.FromString(answer)
-        answer = await _serve(local, route, request, PartContext(context, shard))
+        answer = await _serve(local, route, request, _part(context, shard))
         self._check(shard, local)
         return _decoded(route, answer)
 
@@ -119,7 +120,7 @@ class Parts:
             self._check(shard, local)
             await write(answer)
 
-        await _serve(local, route, request, PartContext(context, shard, write_owned))
+        await _serve(local, route, request, _part(context, shard, write_owned))
 
     def _check(self, shard: int, local: LocalShard) -> None:
         """Let nothing out of a shard that another coordinator may own.
@@ -137,7 +138,14 @@ class Parts:
         return address
 
 
-async def _serve(local: LocalShard, route: Route, request: Message, context: PartContext) -> Any:
+def _part(
+    context: Context, shard: int, write: Callable[[Any], Awaitable[None]] | None = None
+) -> StandIn:
+    """Return the context of a part of a call: as forwarded to a shard of this process."""
+    return StandIn(context, original_peer(context), write, forwarded(context, shard))
+
+
+async def _serve(local: LocalShard, route: Route, request: Message, context: StandIn) -> Any:
     with local.distances.used():
         return await getattr(local.services[route.service], route.name)(request, context)
 
