@@ -5,6 +5,7 @@ A handler raises what refuses its call. The interceptor turns that into the call
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -87,6 +88,16 @@ def require(holds: bool, path: str, problem: str) -> None:
     """
     if not holds:
         raise InvalidMessage(path, problem)
+
+
+async def is_set_within(event: asyncio.Event, limit_s: float | None) -> bool:
+    """Wait for an event; return whether it was set within so many seconds; None: no limit."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def limit_wait_ms(wanted_ms: int, left_s: float | None) -> int:

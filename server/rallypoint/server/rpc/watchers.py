@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.rpc.calls import LimitExceeded
+from rallypoint.server.rpc.calls import LimitExceeded, is_set_within
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.quotas import HostQuota
 from rallypoint.v1 import job_pb2
@@ -74,14 +74,6 @@ class Watched(Struct):
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the watcher that renders for all."""
 
-    async def _wait(self, limit_s: float | None) -> None:
-        """Wait for a change. After the limit, the job is rendered again."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await self.changed.wait()
-        except TimeoutError:
-            self.note_change()
-
     def note_change(self) -> None:
         """Wake the watchers."""
         self.version += 1
@@ -96,7 +88,8 @@ class Watched(Struct):
             render: renders the job.
         """
         while seen is not None and seen.version == self.version:
-            await self._wait(seen.unsure_s)
+            if not await is_set_within(self.changed, seen.unsure_s):
+                self.note_change()  # the job is rendered again
         if seen is not None:
             # Not under the lock: a new watcher need not wait.
             await asyncio.sleep(self._pause_s())

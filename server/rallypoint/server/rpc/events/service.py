@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.calls import Context
+from rallypoint.server.rpc.calls import Context, is_set_within
 from rallypoint.server.rpc.events.reading import (
     Asked,
     Place,
@@ -98,10 +98,7 @@ class EventService(events_grpc.EventServiceServicer):
         """Wait until a watch has to look; return whether it is due to learn how far it is."""
         while not watch.changed.is_set():
             pause_s = PROGRESS_S * random.uniform(0.5, 1)  # so that not all watches look at once
-            try:
-                async with asyncio.timeout(pause_s):
-                    await watch.changed.wait()
-            except TimeoutError:
-                if self._waits.last > place.after:
-                    return True
+            is_woken = await is_set_within(watch.changed, pause_s)
+            if not is_woken and self._waits.last > place.after:
+                return True
         return False

@@ -14,7 +14,7 @@ from rallypoint.server.core.keys.writes import count_bytes
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.calls import CallRefused, Context, is_set_within
 from rallypoint.server.rpc.convert.keys import Get, to_get, to_page, to_watch, to_writes
 from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.server.rpc.guards.peers import host_of
@@ -167,23 +167,13 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         pause_s = PROGRESS_S * random.uniform(0.5, 1)  # so that not all watches look at once
         due_s = loop.time() + pause_s
         while True:
-            is_woken = await _is_set(wait.changed, due_s)
+            is_woken = await is_set_within(wait.changed, due_s - loop.time())
             if is_woken or self._outboxes.keys.latest(wait.job_id) > sent:
                 answer = await self._coordinator.read(cursor.take)
                 if answer.events or (not is_woken and answer.header.revision > sent):
                     return answer
             if not is_woken:
                 due_s = loop.time() + pause_s
-
-
-async def _is_set(event: asyncio.Event, until_s: float) -> bool:
-    """Wait for an event; return whether it was set before this time of the loop."""
-    try:
-        async with asyncio.timeout_at(until_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _clock_ms() -> int:

@@ -8,6 +8,7 @@ The token of the relay proves that this is a relay, and gives no agent anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rallypoint.server.rpc.calls import Context
 from rallypoint.server.rpc.guards.access import refusals
@@ -64,17 +65,12 @@ def hold(
         end: ends the agent's stream alone.
     """
 
-    def check() -> AccessRefused | None:
-        try:
-            entry.admit(_identify(entry, context, opening))
-            entry.require_job(entry.call.job_id)
-        except AccessRefused as refused:
-            entry.is_revoked = True
-            entry.gate.refuse(entry, refused)
-            return refused
-        return None
+    def end_it(refused: AccessRefused) -> None:
+        entry.gate.refuse(entry, refused)
+        end(refused)
 
-    return entry.gate.streams.hold(check, end)
+    check = partial(entry.check, partial(_identify, entry, context, opening))
+    return entry.gate.streams.hold(check, end_it)
 
 
 def _identify(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import grpc
@@ -18,7 +18,7 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from msgspec import Struct
 
-from rallypoint.server.rpc.calls import CallRefused, Context
+from rallypoint.server.rpc.calls import CallRefused, Context, is_set_within
 from rallypoint.server.rpc.errors import owner_lost_status
 from rallypoint.server.rpc.refusals import status_of
 from rallypoint.server.rpc.routing.directory import Directory
@@ -109,9 +109,7 @@ class Forwarder:
                         sent.is_lost = True
                         sent.call.cancel()
                 self._standstill.look(now_s())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await changed.wait()
+                await is_set_within(changed, LOOK_S)
         finally:
             channels, self._channels = tuple(self._channels.values()), {}
             for channel in channels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -60,7 +59,3 @@ class Caller(Struct, frozen=True):
         if not self.jobs:
             return True
         return bool(job_id) and any(fnmatchcase(job_id, pattern) for pattern in self.jobs)
-
-
-CURRENT: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""Who has made the call that is served; None: the coordinator does not ask."""

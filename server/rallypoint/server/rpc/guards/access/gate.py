@@ -137,19 +137,27 @@ class Entry:
         Raises:
             AccessRefused: when the caller is refused by now.
         """
+
+        def identify() -> tuple[Caller, ...]:
+            return self.gate.identify_again(context, self._row, self.worker)
+
         # A round that is over ends no stream whose call looks at its worker itself.
         of_round = any(caller.round is not None for caller in self.allowed)
         is_of_worker = of_round and not self._row.checks_worker
-        with self.gate.streams.holding(lambda: self._check(context), is_of_worker=is_of_worker):
+        with self.gate.streams.holding(lambda: self.check(identify), is_of_worker=is_of_worker):
             yield
 
-    def _check(self, context: Context) -> AccessRefused | None:
-        """Return why a call that was let in would be refused now; None: it would not."""
+    def check(self, identify: Callable[[], tuple[Caller, ...]]) -> AccessRefused | None:
+        """Return why a call that was let in would be refused now; None: it would not.
+
+        Args:
+            identify: returns who makes it, or raises AccessRefused.
+        """
         try:
             if self.is_forwarded:  # the coordinator that the client has called checks the rest
                 self.gate.require_round(self.allowed[0], self._row)
                 return None
-            self.admit(self.gate.identify_again(context, self._row, self.worker))
+            self.admit(identify())
             if self._job_id is not None:
                 self.require_job(self._job_id)
         except AccessRefused as refused:
@@ -287,26 +295,27 @@ class Gate:
         Raises:
             AccessRefused: when it is not known any more, or what it has shown is not valid.
         """
-        found = self._find(shown_by(context), context)
+        return self._add_worker(self._find(shown_by(context), context), worker, row, context)
+
+    def _add_worker(
+        self, found: list[Caller], worker: Caller | None, row: Row, context: Context
+    ) -> tuple[Caller, ...]:
+        """Return the callers with a worker, if there is one; without it if the others are enough.
+
+        Raises:
+            AccessRefused: when there are none, or its round is over, and there are no others.
+        """
         if worker is not None:
-            self._add_worker(found, worker, row)
+            try:
+                self.require_round(worker, row)
+            except AccessRefused:
+                if not found:
+                    raise
+            else:
+                found.append(worker)
         if not found:
             raise refusals.token_missing(next(iter(certificate_names(context)), ""))
         return tuple(found)
-
-    def _add_worker(self, found: list[Caller], worker: Caller, row: Row) -> None:
-        """Add a worker to the callers, or leave it out if the others are enough.
-
-        Raises:
-            AccessRefused: when its round is over, and there are no others.
-        """
-        try:
-            self.require_round(worker, row)
-        except AccessRefused:
-            if not found:
-                raise
-        else:
-            found.append(worker)
 
     def require_round(self, caller: Caller, row: Row) -> None:
         """Check that a worker may still read; its servicer checks everything else that it does.
@@ -335,13 +344,9 @@ class Gate:
         found = self._find(shown, context)
         if WORKER_TOKEN_KEY in shown:
             entry.worker = self._find_worker(shown[WORKER_TOKEN_KEY], row, entry)
-            if entry.worker is not None:
-                self._add_worker(found, entry.worker, row)
-            elif not found:
+            if entry.worker is None and not found:
                 raise refusals.token_invalid("the worker token is not one of this coordinator's")
-        if not found:
-            raise refusals.token_missing(next(iter(certificate_names(context)), ""))
-        return tuple(found)
+        return self._add_worker(found, entry.worker, row, context)
 
     def _find(self, shown: Mapping[str, str], context: Context) -> list[Caller]:
         """Return who makes a call, by its token and its certificate.
