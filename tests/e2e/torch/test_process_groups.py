@@ -12,6 +12,7 @@ import pytest
 import support.stores
 from support.processes.commands import Command
 from support.processes.world import World
+from support.torchrun.plugin import DOOR
 from support.tries.commit import choose_long
 
 GROUP = str(Path(support.stores.__path__[0]) / "group.py")
@@ -27,9 +28,9 @@ def start_agents(world: World) -> list[Command]:
 
 def start_torchruns(world: World) -> list[Command]:
     argv = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"),
+        *(sys.executable, "-m", "torch.distributed.run", *DOOR, "--nnodes=2"),
         *("--rdzv-backend=rallypoint", f"--rdzv-endpoint={world.target}"),
-        *(f"--rdzv-id={world.job_id}", GROUP),
+        *(f"--rdzv-id={world.job_id}", "--nproc-per-node=2", GROUP),
     ]
     return [world.start(f"torchrun {name}", argv, ALONE) for name in ("a", "b")]
 

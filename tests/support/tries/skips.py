@@ -21,6 +21,7 @@ EVERYWHERE = (
     r"no freezer cgroup of version 1 here: Slurm's signals reach workers too",
     r"compares with functions that only torch 2\.13 has",
     r"this torch filters no logs",
+    r"the barrier of this torch traces no missing ranks",
     r"the (page|table) is about the (events|stores) of torch 2\.13",
     r"no systemd-analyze here: install systemd",
     r"needs kubectl",

@@ -244,7 +244,8 @@ async def test_call_ends_at_its_limit(form: str) -> None:
         at.script.answers["GetJob"] = [BROKEN] * 100
         with pytest.raises(
             errors.Unavailable,
-            match=r"coordinator at 127\.0\.0\.1:\d+: Socket closed; gave up after 1 s",
+            # On a busy machine the last attempt may have no answer by then.
+            match=r"at 127\.0\.0\.1:\d+(: Socket closed; gave up after| did not answer within) 1 s",
         ) as caught:
             await at.call("get_job", "j")
 

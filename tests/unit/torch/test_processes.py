@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -52,6 +53,10 @@ def check_shared(answers: list[dict[str, Any]]) -> None:
 
 def test_functions_of_torch_work_unchanged() -> None:
     """The error of rank 0 names the missing rank, and the others refer to it."""
+    from torch.distributed.elastic.utils import store as functions
+
+    if "rank" not in inspect.signature(functions.barrier).parameters:
+        pytest.skip("the barrier of this torch traces no missing ranks")
     with rooms(SIZE) as room:
         answers = run_ranks(room, "rank.py", "torch")
     check_shared(answers)

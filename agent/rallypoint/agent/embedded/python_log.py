@@ -26,8 +26,10 @@ class PythonLogger:
             handler = _LastHandler()
             handler.setFormatter(logging.Formatter("%(asctime)s rallypoint %(message)s"))
             self._logger.addHandler(handler)
-            if self._logger.level == logging.NOTSET:
-                self._logger.setLevel(_find_level())
+        elif not _is_of_torchrun(logging.root.handlers):
+            return  # the program has chosen its level, too
+        if self._logger.level == logging.NOTSET:
+            self._logger.setLevel(_find_level())
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log an event."""
@@ -62,6 +64,15 @@ class _LastHandler(logging.StreamHandler[Any]):
         if not logging.root.handlers:
             self.setStream(sys.stderr)  # a notebook may have replaced it
             super().emit(record)
+
+
+def _is_of_torchrun(handlers: list[logging.Handler]) -> bool:
+    """Return whether torchrun has configured logging without meaning to, as that of torch 2.4 does:
+    it logs a line by `logging.info`, and from then on Python shows warnings alone."""
+    return "torch.distributed.run" in sys.modules and all(
+        handler.formatter is not None and handler.formatter._fmt == logging.BASIC_FORMAT
+        for handler in handlers
+    )
 
 
 def _find_level() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,22 @@ def test_level(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         logger.warning("unseen")
         logger.error("seen")
     assert "unseen" not in (err := capsys.readouterr().err) and "error seen" in err
+
+
+def test_old_torchrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It configures logging by a line of its log; waits are explained all the same."""
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    with unconfigured():
+        logging.info("Using nproc_per_node=2.")  # as torchrun does
+        PythonLogger().info("unseen")
+    with unconfigured():
+        monkeypatch.setitem(sys.modules, "torch.distributed.run", sys)
+        logging.info("Using nproc_per_node=2.")
+        PythonLogger().info("wait_began", why="1 of 2 nodes")
+
+    assert ["INFO:rallypoint:info wait_began why='1 of 2 nodes'"] == capsys.readouterr().err.split(
+        "\n"
+    )[:-1]
 
 
 def test_handler_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
