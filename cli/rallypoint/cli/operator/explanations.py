@@ -32,6 +32,11 @@ NEXT_STEPS = {
     "ACCESS_TOKEN_EXPIRED": "ask for another one: rallypoint token new",
     "ROLE_NOT_ALLOWED": "use the token of such a role: --token-file FILE",
     "JOB_NOT_ALLOWED": "name a job of yours, or use another token: --token-file FILE",
+    "TOKEN_MISSING": "keys belong to workers: --worker PID, or RALLYPOINT_WORKER_TOKEN",
+    "TOKEN_REFUSED": "take that of a worker that runs now: --worker PID",
+    "OTHER_JOB": "take that of a worker of this job: --worker PID",
+    "RUN_OVER": "take that of a worker that runs now: --worker PID",
+    "OLD_ROUND": "take that of a worker of the round that runs: --worker PID",
 }
 """By the constant of a refusal, where the text does not say it; as `recommend` takes it."""
 

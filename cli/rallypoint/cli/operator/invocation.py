@@ -135,15 +135,19 @@ class Invocation:
         found = find_here()
         return f"on this host: {found}" if found else "name another one: -c HOST:PORT"
 
-    def open_client(self, limit_s: float) -> Client:
+    def open_client(self, limit_s: float, *, token: str = "", epoch: int = 0) -> Client:
         """Return another client, which the caller closes; it connects at its first call.
 
         Args:
             limit_s: longest call, and longest outage of a watch.
+            token: of the worker for which it calls; empty: none.
+            epoch: of the coordinator that has started that worker; 0: unknown.
         """
         from rallypoint.client.sync import Client
 
-        return Client(self.target.endpoints, limit_s=limit_s, access=self.access)
+        return Client(
+            self.target.endpoints, token=token, epoch=epoch, limit_s=limit_s, access=self.access
+        )
 
     def close(self) -> None:
         """End all calls."""

@@ -12,7 +12,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "events": ("print what has happened to jobs; -f follows", "reads.events"),
         "explain": ("say what a job waits for, and what to do", "reads.explain"),
         "verdict": ("say what failed in a run, where and why", "reads.verdict"),
-        "barrier": ("show where workers wait for each other", "reads.barrier"),
     },
     "Change jobs": {
         "cancel": ("end a job", "changes.jobs"),
@@ -21,6 +20,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "drain": ("let nodes leave a job", "changes.nodes"),
         "cordon": ("keep nodes out of later rounds", "changes.nodes"),
         "uncordon": ("let them in again", "changes.nodes"),
+    },
+    "Look at what workers share": {
+        "barrier": ("show where workers wait for each other", "sharing.barrier"),
+        "kv": ("read and change the keys of a job, for a worker", "sharing.kv"),
     },
     "Coordinators": {
         "context": ("save coordinators under names, and choose one", "reads.context"),

@@ -56,7 +56,7 @@ def find_wanted(path: Sequence[str], command: Any, words: Sequence[str]) -> Want
     """Return what may stand at the cursor.
 
     Args:
-        path: the words that have chosen the command, such as ("barrier", "show").
+        path: the words that have chosen the command, such as ("kv", "get").
         command: of Typer, with its parameters.
         words: those after it; the last is typed up to the cursor, and may be empty.
     """
@@ -150,6 +150,8 @@ def _value_of(
     if len(choices) > 1 and placeholder == placeholder.lower():
         return Wanted(Kind.WORDS, begun, words=dict.fromkeys(choices, ""), given=given)
     kind = _BY_METAVAR.get(placeholder, Kind.NOTHING)
+    if placeholder == "PREFIX" and path[0] != "jobs":
+        kind = Kind.NOTHING  # of keys, which only workers may read
     is_context = one.name == _CONTEXT or path[:1] == (_CONTEXT,)
     if placeholder == "NAME" and is_context and one.name != "tls_server_name":
         kind = Kind.CONTEXTS

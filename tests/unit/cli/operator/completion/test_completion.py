@@ -51,7 +51,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["cancel", "-r", ""], Kind.NOTHING, ""),
         (["drain", "train", "a", ""], Kind.NODES, ""),
         (["barrier", "show", "train", ""], Kind.BARRIERS, ""),
-        (["barrier", "list", "train", ""], Kind.NOTHING, ""),
+        (["kv", "list", "train", ""], Kind.NOTHING, ""),
         (["jobs", ""], Kind.JOBS, ""),
         (["jobs", "--tls-ca", "/etc"], Kind.FILES, "/etc"),
         (["--tls-ca", "/etc"], Kind.FILES, "/etc"),
@@ -62,7 +62,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         (["events", "--kind", ""], Kind.EVENTS, ""),
         (["agent", "tra"], Kind.FILES, ""),
         (["nonsense", ""], Kind.NOTHING, ""),
-        (["barrier", "nonsense", ""], Kind.NOTHING, ""),
+        (["kv", "nonsense", ""], Kind.NOTHING, ""),
     ],
 )
 def test_the_cursor_decides(words: list[str], kind: Kind, begun: str) -> None:
@@ -87,8 +87,8 @@ def test_commands_and_options_are_words(capsys: pytest.CaptureFixture[str]) -> N
         "--run\tonly this run; 0: the latest",
     ]
     assert complete(capsys, "fish", "jobs", "--output=j") == ["words", "--output=json\t"]
-    assert [line.partition("\t")[0] for line in complete(capsys, "zsh", "context", "")] == [
-        *("words", "delete", "list", "set", "show", "use"),
+    assert [line.partition("\t")[0] for line in complete(capsys, "zsh", "kv", "")] == [
+        *("words", "delete", "get", "list", "put", "watch"),
     ]
 
 

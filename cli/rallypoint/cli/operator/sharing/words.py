@@ -1,73 +1,20 @@
-"""`rallypoint barrier list` and `show`: who waits for whom."""
+"""Barriers and keys in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
-import typer
-
-from rallypoint.base.printable import to_printable_line
+from rallypoint.base.printable import to_printable_line, to_printable_lines
 from rallypoint.base.ranges import join_ranges, to_ranges
-from rallypoint.cli.operator.changes.options import Job
-from rallypoint.cli.operator.failures import NotFound
-from rallypoint.cli.operator.hints import recommend
-from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
 from rallypoint.cli.operator.views.words import describe_duration
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
+from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
 
-COLUMNS = ("BARRIER", "SCOPE", "GENERATION", "ARRIVED", "WAITING", "LEFT", "MISSING")
+VALUE_CHARS_MAX = 200
+"""Of a value in a table; `kv get JOB KEY` has the whole of it."""
 NAME_WIDTH = 12
 """Columns for a name in front of a value."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Show where the workers of a job wait for each other.")
-    group.command("list")(list_barriers)
-    group.command("show")(show)
-    app.add_typer(group, name="barrier")
-
-
-@command
-def list_barriers(invocation: Invocation, job: Job) -> None:
-    """List the barriers at which workers wait now, and who is missing.
-
-    Names and participants are shown to everyone who may read the job; payloads are not.
-    """
-    found = list(invocation.client.list_barriers(job))
-    empty = f"no worker of {job} waits at a barrier now"
-    invocation.output.print_list(found, COLUMNS, describe_barrier, flexible="MISSING", empty=empty)
-
-
-@command
-def show(
-    invocation: Invocation,
-    job: Job,
-    name: Annotated[str, typer.Argument(metavar="BARRIER", help="its name", show_default=False)],
-) -> None:
-    """Show who has arrived at a barrier, and who has not.
-
-    Workers have to wait there now.
-    """
-    from rallypoint.cli.operator.explanations import suggest
-
-    every = list(invocation.client.list_barriers(job))
-    found = [one for one in every if one.name == name]
-    if not found:
-        near = suggest(name, [one.name for one in every])
-        hint = near or recommend(
-            "list those where one does: {rallypoint} barrier list {job}", job=job
-        )
-        raise NotFound(f"no worker of {job} waits at barrier {name!r} now; {hint}")
-    if invocation.output.is_json:
-        invocation.output.print_json(found)
-        return
-    for one in found:
-        for line in describe_barrier_whole(one):
-            invocation.output.print(line)
 
 
 def describe_barrier(one: barrier_pb2.Barrier) -> Sequence[object]:
@@ -123,3 +70,35 @@ def _count_missing(one: barrier_pb2.Barrier) -> str:
 def describe_scope(scope: scope_pb2.Scope.ValueType, round: int) -> str:
     """Return what a barrier belongs to."""
     return "run" if scope == scope_pb2.SCOPE_RUN else f"round {round}"
+
+
+def describe_key(one: keys_pb2.KeyValue) -> Sequence[object]:
+    """Return the row of a key."""
+    return one.key, one.mod_revision, one.version, describe_value(one.value)
+
+
+def describe_value(value: bytes) -> str:
+    """Return a value as text that a terminal shows on one line, or how long it is."""
+    try:
+        text = to_printable_line(value.decode())
+    except UnicodeDecodeError:
+        return f"({len(value)} bytes that are no text)"
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"{text[:VALUE_CHARS_MAX]}… ({len(value)} bytes)"
+
+
+def describe_value_whole(value: bytes) -> str:
+    """Return a value as lines of text for a terminal, or how long it is."""
+    try:
+        return to_printable_lines(value.decode())
+    except UnicodeDecodeError:
+        return f"({len(value)} bytes that are no text; a pipe gets them)"
+
+
+def describe_event(event: keys_pb2.KeyEvent) -> str:
+    """Return a line about a change of a key."""
+    revision = event.kv.mod_revision
+    if event.was_deleted:
+        return f"{revision}  deleted  {event.kv.key}"
+    return f"{revision}  set      {event.kv.key}  {describe_value(event.kv.value)}"
