@@ -407,8 +407,7 @@ class Agent:
         self.run_number = welcome.run
         self.log.on_welcome(welcome.node_name, welcome.arguments_differ_from)
         self.log.coordinator = self.link.target
-        takes_milestones = agent_pb2.CAPABILITY_MILESTONES in welcome.capabilities
-        self.post(inputs.Welcomed(message.epoch, takes_milestones))
+        self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._on_desired(message.epoch, welcome.desired)
         if not self.supervisor.is_starting:  # else it is logged with the start

@@ -159,7 +159,6 @@ def new_supervisor(
         preload=_preload(settings),
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
-        takes_milestones=lambda: agent.state.takes_milestones,
     )
 
 

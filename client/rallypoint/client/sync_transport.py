@@ -244,12 +244,11 @@ class Reports:
         timeout_s: float,
         *,
         step_ago_ms: int = 0,
-        reached: workers.Reached | None = None,
         is_last: bool = False,
     ) -> Any:
-        """Report a step (0: none) or milestones in one attempt; return it as a grpc.Future.
+        """Report a step in one attempt; return it as a grpc.Future.
 
         The last one has ended when this returns.
         """
-        call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms, reached=reached)
+        call = workers.report_progress(job_id, step, step_ago_ms=step_ago_ms)
         return self._transport.begin(call, timeout_s, is_last=is_last)

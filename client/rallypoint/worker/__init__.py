@@ -117,9 +117,6 @@ def mark(name: Milestone) -> None:
     learns it at once, and reports it when the last worker of the node has come so far. The
     coordinator shows when the last worker of the round has.
 
-    An agent or a coordinator of an earlier release does not know this. Then each worker reports to
-    the coordinator, with its first call that uses the network, such as `progress`.
-
     Args:
         name: "imported", after the imports of the script, or "process_group", once
             `init_process_group` has returned; `init_method="rallypoint://"` does that one itself.
@@ -136,12 +133,10 @@ def progress(step: int) -> None:
 
     A round that reaches a higher step than any before has made progress: the pauses before restarts
     and the limits on failures in a row start again. Call it on every rank or on rank 0; only the
-    calls of rank 0 count. It reports at most once a second, and waits for nothing. On every rank it
-    also reports what was marked and the agent does not know.
+    calls of rank 0 count. It reports at most once a second, and waits for nothing.
     """
     if read_environment().rank == 0:
         from rallypoint.worker.session import current
 
         current().progress.note(step)
-    if milestones.is_waiting():
-        milestones.report()
+    milestones.tell_agent()

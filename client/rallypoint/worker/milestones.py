@@ -3,29 +3,22 @@
 The agent reads what workers write into a FIFO, and reports it for all of them together. So a
 milestone costs the worker microseconds and no connection, and loads nothing: loading gRPC takes a
 fifth of a second, and a process that is forked meanwhile may hang.
-
-Without such a FIFO, as with an older agent or coordinator, this process reports to the coordinator:
-with the first call that uses the network, and the report says how long ago it was.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from rallypoint.worker.environment import Environment, read_environment
 
-if TYPE_CHECKING:
-    from rallypoint.worker.session import Session
-
 Milestone = Literal["imported", "process_group"]
-_noted: dict[tuple[int, str], float] = {}
-"""When a milestone was reached, by the id of the process and its name."""
-_waiting: set[tuple[int, str]] = set()
-"""Those that the agent does not know yet, and of which no report to the coordinator has begun."""
+_noted: set[tuple[int, str]] = set()
+"""The milestones that were reached, each as the id of the process and its name."""
+_waiting: dict[tuple[int, str], float] = {}
+"""Those that the agent does not know yet, and when they were reached."""
 
 
 def note(name: Milestone) -> None:
@@ -38,65 +31,33 @@ def note(name: Milestone) -> None:
         raise ValueError(f"no milestone {name!r}: use one of {', '.join(get_args(Milestone))}")
     key = (os.getpid(), name)
     if key not in _noted:
-        _noted[key] = time.monotonic()
-        _waiting.add(key)
-    if _needs_coordinator() and "grpc" in sys.modules:
-        report()
+        _noted.add(key)
+        _waiting[key] = time.monotonic()
+    tell_agent()
 
 
-def is_waiting() -> bool:
-    """Return whether this process has milestones to report."""
-    return bool(_own())
+def tell_agent() -> None:
+    """Tell the agent what it does not know yet. A mark must not disturb the training."""
+    for key, at_s in tuple(_waiting.items()):  # other threads change it
+        if key[0] != os.getpid():
+            continue  # of the process that this one was forked from
+        with suppress(Exception):  # no agent reads it
+            try:
+                _write(read_environment(), key[1], at_s)
+            except BlockingIOError:
+                return  # the FIFO is full: the next call tries again
+        _waiting.pop(key, None)
 
 
-def hand_over(session: Session) -> None:
-    """Begin to report to the coordinator what the agent does not take, without waiting."""
-    if not _needs_coordinator():
-        return
-    keys = _own()
-    _waiting.difference_update(keys)
-    with suppress(Exception):  # a mark must not disturb the training
-        session.milestones.note({name: _noted[pid, name] for pid, name in keys})
-
-
-def report() -> None:
-    """Report what waits, if that is possible."""
-    with suppress(Exception):  # the same
-        if not _needs_coordinator():
-            return
-        from rallypoint.worker.session import current
-
-        hand_over(current())
-
-
-def _own() -> list[tuple[int, str]]:
-    pid = os.getpid()
-    return [key for key in tuple(_waiting) if key[0] == pid]  # other threads change it
-
-
-def _needs_coordinator() -> bool:
-    """Tell the agent what waits; return whether something does that no agent takes."""
-    for key in _own():
-        try:
-            _tell_agent(read_environment(), key)
-        except BlockingIOError:
-            return False  # the FIFO is full: the next call tries again
-        except Exception:  # noqa: BLE001  # no agent reads: the coordinator learns it from here
-            return True
-        _waiting.discard(key)
-    return False
-
-
-def _tell_agent(environment: Environment, key: tuple[int, str]) -> None:
+def _write(environment: Environment, name: str, at_s: float) -> None:
     """Write one milestone into the agent's FIFO.
 
     Raises:
         BlockingIOError: it is full.
         OSError: no agent reads it, or there is none.
     """
-    at_ms = int(_noted[key] * 1000)
     # What others may have written without an end of line stays apart.
-    line = f"\n{environment.mark_head} {key[1]} {at_ms}\n".encode()
+    line = f"\n{environment.mark_head} {name} {int(at_s * 1000)}\n".encode()
     fd = os.open(environment.mark_pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.write(fd, line)  # whole or not at all: it is shorter than PIPE_BUF

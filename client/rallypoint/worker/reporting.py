@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from rallypoint.client.calls.workers import Reached
 from rallypoint.client.sync import Client
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
 
 INTERVAL_S = 1.0
 """Between two reports. Of what comes in between, the last is reported when the time is over."""
@@ -26,12 +23,6 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Before a report that no one has heard is repeated; each is varied by half of itself."""
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 """How a report fails that another attempt may bring to a coordinator."""
-MILESTONES = {
-    "imported": worker_pb2.MILESTONE_IMPORTED,
-    "process_group": worker_pb2.MILESTONE_PROCESS_GROUP,
-}
-"""By the names that scripts use."""
-
 
 Wait = Callable[[float, Callable[[], None]], None]
 """Calls a function after so many seconds."""
@@ -123,7 +114,7 @@ class ProgressReports:
             self._sent = self._step
             now_s = self._now_s()
             self._next_s = now_s + INTERVAL_S
-            ago_ms = to_ago_ms(self._reached_s, now_s)
+            ago_ms = max(0, round((now_s - self._reached_s) * 1000))
             self._report = self._client.begin_report(
                 self._job_id,
                 self._step,
@@ -139,112 +130,12 @@ class ProgressReports:
             if _has_succeeded(report, 0.0):
                 self._failures = 0
             elif report.code() in AWAY and self._failures < len(PAUSES_S):
-                pause_s = compute_pause_s(self._failures)
+                pause_s = PAUSES_S[self._failures] * random.uniform(0.5, 1.5)
                 self._failures += 1
                 self._sent = 0
                 if not self._is_timed and not self._is_over:  # further steps do not wait for this
                     self._is_timed = True
                     self._wait(pause_s, self._again)
-
-
-class MilestoneReports:
-    """What one process reports of its way to its first step. Threads may share it."""
-
-    def __init__(
-        self,
-        client: Client,
-        job_id: str,
-        rank: int,
-        world_size: int,
-        now_s: Callable[[], float] = time.monotonic,
-        wait: Wait = wait_in_thread,
-    ) -> None:
-        """Begin without a report.
-
-        Args:
-            client: sends the reports.
-            job_id: the job.
-            rank: of this worker.
-            world_size: workers of its round.
-            now_s: a clock that never runs backwards.
-            wait: calls a function after so many seconds.
-        """
-        self._client = client
-        self._job_id = job_id
-        self._rank = rank
-        self._world_size = world_size
-        self._now_s = now_s
-        self._lock = threading.RLock()  # a report that has ended at once calls `_look` at once
-        self._unheard: dict[str, float] = {}
-        """Milestones that no answered report had, and when they were reached."""
-        self._report: Any = None
-        """The latest report: a future."""
-        self._names: tuple[str, ...] = ()
-        """The milestones in it."""
-        self._wait = wait
-        self._failures = 0
-        self._is_over = False
-        """The process ends: there is one more report, and it is not repeated."""
-
-    def note(self, reached: Mapping[str, float]) -> None:
-        """Report milestones, each with when it was reached, without waiting for the answer."""
-        with self._lock:
-            self._unheard.update(reached)
-            self._send()
-
-    def flush(self) -> None:
-        """Report what no one has heard, and wait a moment for the answers."""
-        ends_s = self._now_s() + FLUSH_S
-        with self._lock:
-            self._is_over = True
-            report, names = self._report, self._names
-        if report is not None and _has_succeeded(report, max(0.0, ends_s - self._now_s())):
-            self._look(names, report)
-        with self._lock:
-            self._send(max(0.0, ends_s - self._now_s()))
-
-    def _send(self, last_s: float | None = None) -> None:
-        """Report what no one has heard; wait so long for the answer if it is the last report."""
-        is_last = last_s is not None
-        if not self._unheard or self._is_over is not is_last:
-            return
-        if self._report is not None and not self._report.done():
-            return
-        names, now_s = tuple(self._unheard), self._now_s()
-        self._names = names
-        ages = {MILESTONES[name]: to_ago_ms(self._unheard[name], now_s) for name in names}
-        reached = Reached(self._rank, self._world_size, ages)
-        timeout_s = REPORT_S if last_s is None else last_s
-        self._report = self._client.begin_report(
-            self._job_id, 0, timeout_s, reached=reached, is_last=is_last
-        )
-        self._report.add_done_callback(partial(self._look, names))
-
-    def _look(self, names: tuple[str, ...], report: Any) -> None:
-        """Send what was reached during a report; repeat one that has failed, after a pause."""
-        with self._lock:
-            if _has_succeeded(report, 0.0):
-                for name in names:
-                    self._unheard.pop(name, None)
-                self._send()
-            elif report.code() in AWAY and self._failures < len(PAUSES_S) and not self._is_over:
-                pause_s = compute_pause_s(self._failures)
-                self._failures += 1
-                self._wait(pause_s, self._again)
-
-    def _again(self) -> None:
-        with self._lock:
-            self._send()
-
-
-def compute_pause_s(failures: int) -> float:
-    """Return how long to wait before a report is repeated that has failed so often before."""
-    return PAUSES_S[failures] * random.uniform(0.5, 1.5)
-
-
-def to_ago_ms(at_s: float, now_s: float) -> int:
-    """Return how long ago a moment was."""
-    return max(0, round((now_s - at_s) * 1000))
 
 
 def _has_succeeded(report: Any, limit_s: float) -> bool:

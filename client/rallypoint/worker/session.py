@@ -12,9 +12,8 @@ from rallypoint.client.shared import borrow, give_back
 from rallypoint.v1.barrier_service_pb2 import Participant
 from rallypoint.worker.agreement import Agreement
 from rallypoint.worker.environment import Environment, read_environment
-from rallypoint.worker.milestones import hand_over
 from rallypoint.worker.notices import read_notices
-from rallypoint.worker.reporting import MilestoneReports, ProgressReports
+from rallypoint.worker.reporting import ProgressReports
 
 CHECKPOINT_BARRIER = "rallypoint.should_checkpoint"
 """Name of the barrier at which the ranks agree."""
@@ -30,9 +29,6 @@ class Session:
         self._borrowed = borrow(environment.coordinator, environment.token, environment.epoch)
         self.client = self._borrowed.client
         self.progress = ProgressReports(self.client, self.job_id)
-        self.milestones = MilestoneReports(
-            self.client, self.job_id, environment.rank, environment.world_size
-        )
         self._agreement = Agreement()
         self._agreeing = threading.Lock()
 
@@ -60,7 +56,6 @@ class Session:
 
     def close(self) -> None:
         """Send the last reports, and disconnect."""
-        self.milestones.flush()
         self.progress.flush()
         self.disconnect()
 
@@ -91,7 +86,6 @@ def current() -> Session:
             if _sessions:
                 raise ClientClosed("forked after the first call: spawn this process instead")
             session = _sessions[pid] = Session(read_environment())
-            hand_over(session)
             atexit.register(_end, pid, session)
         return _sessions[pid]
 

@@ -13,7 +13,6 @@ from rallypoint.v1 import job_pb2 as _job_pb2
 from rallypoint.v1 import node_pb2 as _node_pb2
 from rallypoint.v1 import round_pb2 as _round_pb2
 from rallypoint.v1 import verdict_pb2 as _verdict_pb2
-from rallypoint.v1 import worker_service_pb2 as _worker_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,10 +34,6 @@ class _CapabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Capability
     """Not valid."""
     CAPABILITY_NOTICES: _Capability.ValueType  # 1
     """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
-    CAPABILITY_MILESTONES: _Capability.ValueType  # 2
-    """The agent passes on what milestones its workers have reached, in Reached and HeldRound. It tells its
-    workers to report them to it only if the coordinator can do this, too.
-    """
 
 class Capability(_Capability, metaclass=_CapabilityEnumTypeWrapper):
     """What an agent or a coordinator can do beyond its protocol version. What only one of them can do is not
@@ -49,11 +44,31 @@ CAPABILITY_UNSPECIFIED: Capability.ValueType  # 0
 """Not valid."""
 CAPABILITY_NOTICES: Capability.ValueType  # 1
 """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
-CAPABILITY_MILESTONES: Capability.ValueType  # 2
-"""The agent passes on what milestones its workers have reached, in Reached and HeldRound. It tells its
-workers to report them to it only if the coordinator can do this, too.
-"""
 Global___Capability: _TypeAlias = Capability  # noqa: Y015
+
+class _Milestone:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MilestoneEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Milestone.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MILESTONE_UNSPECIFIED: _Milestone.ValueType  # 0
+    """Not valid."""
+    MILESTONE_IMPORTED: _Milestone.ValueType  # 1
+    """They have imported what they need."""
+    MILESTONE_PROCESS_GROUP: _Milestone.ValueType  # 2
+    """They have joined their process group."""
+
+class Milestone(_Milestone, metaclass=_MilestoneEnumTypeWrapper):
+    """How far workers have come before their first step."""
+
+MILESTONE_UNSPECIFIED: Milestone.ValueType  # 0
+"""Not valid."""
+MILESTONE_IMPORTED: Milestone.ValueType  # 1
+"""They have imported what they need."""
+MILESTONE_PROCESS_GROUP: Milestone.ValueType  # 2
+"""They have joined their process group."""
+Global___Milestone: _TypeAlias = Milestone  # noqa: Y015
 
 class _GoodbyeReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -560,7 +575,7 @@ class HeldRound(_message.Message):
         """
 
     @_builtins.property
-    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.MilestoneReached]:
+    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[Global___MilestoneReached]:
         """Milestones that every worker of the node has reached, each with the time since the last one did. So
         a coordinator that has started again knows them.
         """
@@ -572,7 +587,7 @@ class HeldRound(_message.Message):
         state: _node_pb2.NodeState.ValueType = ...,
         workers: _abc.Iterable[_node_pb2.Worker] | None = ...,
         start_failure: _builtins.str | None = ...,
-        milestones: _abc.Iterable[_worker_service_pb2.MilestoneReached] | None = ...,
+        milestones: _abc.Iterable[Global___MilestoneReached] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -669,6 +684,34 @@ class Started(_message.Message):
 Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
+class MilestoneReached(_message.Message):
+    """A milestone that every worker of a node has reached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MILESTONE_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    milestone: Global___Milestone.ValueType
+    """Which one. One that the coordinator does not know is ignored."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Time since it was reached. Absent: now."""
+
+    def __init__(
+        self,
+        *,
+        milestone: Global___Milestone.ValueType = ...,
+        age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "milestone", b"milestone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MilestoneReached: _TypeAlias = MilestoneReached  # noqa: Y015
+
+@_typing.final
 class Reached(_message.Message):
     """Every worker of the node has reached milestones. Sent once in a round for each milestone."""
 
@@ -679,14 +722,14 @@ class Reached(_message.Message):
     round: _builtins.int
     """Number of the round."""
     @_builtins.property
-    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.MilestoneReached]:
+    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[Global___MilestoneReached]:
         """Those milestones, each with the time since the last of the workers reached it."""
 
     def __init__(
         self,
         *,
         round: _builtins.int = ...,
-        milestones: _abc.Iterable[_worker_service_pb2.MilestoneReached] | None = ...,
+        milestones: _abc.Iterable[Global___MilestoneReached] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

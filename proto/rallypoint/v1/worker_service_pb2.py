@@ -27,39 +27,25 @@ from rallypoint.v1 import calls_pb2 as rallypoint_dot_v1_dot_calls__pb2
 from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/v1/worker_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19rallypoint/v1/calls.proto\x1a\x1arallypoint/v1/limits.proto\"s\n\x10MilestoneReached\x12\x31\n\tmilestone\x18\x01 \x01(\x0e\x32\x18.rallypoint.v1.MilestoneB\x04\x92\xce\x18\x00\x12,\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"\xf2\x01\n\x15ReportProgressRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x12\n\x04step\x18\x02 \x01(\x04\x42\x04\x92\xce\x18\x00\x12\x31\n\x08step_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\x12\x17\n\x04rank\x18\x04 \x01(\rB\x04\x92\xce\x18\x00H\x00\x88\x01\x01\x12;\n\nmilestones\x18\x05 \x03(\x0b\x32\x1f.rallypoint.v1.MilestoneReachedB\x06\x92\xce\x18\x02`\x08\x12\x18\n\nworld_size\x18\x06 \x01(\rB\x04\x92\xce\x18\x00\x42\x07\n\x05_rank\"&\n\x16ReportProgressResponse\x12\x0c\n\x04step\x18\x01 \x01(\x04*[\n\tMilestone\x12\x19\n\x15MILESTONE_UNSPECIFIED\x10\x00\x12\x16\n\x12MILESTONE_IMPORTED\x10\x01\x12\x1b\n\x17MILESTONE_PROCESS_GROUP\x10\x02\x32x\n\rWorkerService\x12g\n\x0eReportProgress\x12$.rallypoint.v1.ReportProgressRequest\x1a%.rallypoint.v1.ReportProgressResponse\"\x08\xa2\xce\x18\x04\x08\x03\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/v1/worker_service.proto\x12\rrallypoint.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19rallypoint/v1/calls.proto\x1a\x1arallypoint/v1/limits.proto\"y\n\x15ReportProgressRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\x8a\xce\x18\x05\x08\x01P\xff\x01\x12\x12\n\x04step\x18\x02 \x01(\x04\x42\x04\x92\xce\x18\x00\x12\x31\n\x08step_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x04\x92\xce\x18\x00\"&\n\x16ReportProgressResponse\x12\x0c\n\x04step\x18\x01 \x01(\x04\x32x\n\rWorkerService\x12g\n\x0eReportProgress\x12$.rallypoint.v1.ReportProgressRequest\x1a%.rallypoint.v1.ReportProgressResponse\"\x08\xa2\xce\x18\x04\x08\x03\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.worker_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MILESTONEREACHED'].fields_by_name['milestone']._loaded_options = None
-  _globals['_MILESTONEREACHED'].fields_by_name['milestone']._serialized_options = b'\222\316\030\000'
-  _globals['_MILESTONEREACHED'].fields_by_name['age']._loaded_options = None
-  _globals['_MILESTONEREACHED'].fields_by_name['age']._serialized_options = b'\222\316\030\000'
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['job_id']._serialized_options = b'\212\316\030\005\010\001P\377\001'
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['step']._loaded_options = None
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['step']._serialized_options = b'\222\316\030\000'
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['step_age']._loaded_options = None
   _globals['_REPORTPROGRESSREQUEST'].fields_by_name['step_age']._serialized_options = b'\222\316\030\000'
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['rank']._loaded_options = None
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['rank']._serialized_options = b'\222\316\030\000'
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['milestones']._loaded_options = None
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['milestones']._serialized_options = b'\222\316\030\002`\010'
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['world_size']._loaded_options = None
-  _globals['_REPORTPROGRESSREQUEST'].fields_by_name['world_size']._serialized_options = b'\222\316\030\000'
   _globals['_WORKERSERVICE'].methods_by_name['ReportProgress']._loaded_options = None
   _globals['_WORKERSERVICE'].methods_by_name['ReportProgress']._serialized_options = b'\242\316\030\004\010\003\020\001'
-  _globals['_MILESTONE']._serialized_start=542
-  _globals['_MILESTONE']._serialized_end=633
-  _globals['_MILESTONEREACHED']._serialized_start=140
-  _globals['_MILESTONEREACHED']._serialized_end=255
-  _globals['_REPORTPROGRESSREQUEST']._serialized_start=258
-  _globals['_REPORTPROGRESSREQUEST']._serialized_end=500
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=502
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=540
-  _globals['_WORKERSERVICE']._serialized_start=635
-  _globals['_WORKERSERVICE']._serialized_end=755
+  _globals['_REPORTPROGRESSREQUEST']._serialized_start=140
+  _globals['_REPORTPROGRESSREQUEST']._serialized_end=261
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=263
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=301
+  _globals['_WORKERSERVICE']._serialized_start=303
+  _globals['_WORKERSERVICE']._serialized_end=423
 # @@protoc_insertion_point(module_scope)

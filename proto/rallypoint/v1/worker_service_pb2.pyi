@@ -3,12 +3,9 @@
 isort:skip_file
 """
 
-from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,58 +17,6 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _Milestone:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _MilestoneEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Milestone.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    MILESTONE_UNSPECIFIED: _Milestone.ValueType  # 0
-    """Not valid."""
-    MILESTONE_IMPORTED: _Milestone.ValueType  # 1
-    """It has imported what it needs."""
-    MILESTONE_PROCESS_GROUP: _Milestone.ValueType  # 2
-    """It has joined its process group."""
-
-class Milestone(_Milestone, metaclass=_MilestoneEnumTypeWrapper):
-    """How far a worker has come before its first step."""
-
-MILESTONE_UNSPECIFIED: Milestone.ValueType  # 0
-"""Not valid."""
-MILESTONE_IMPORTED: Milestone.ValueType  # 1
-"""It has imported what it needs."""
-MILESTONE_PROCESS_GROUP: Milestone.ValueType  # 2
-"""It has joined its process group."""
-Global___Milestone: _TypeAlias = Milestone  # noqa: Y015
-
-@_typing.final
-class MilestoneReached(_message.Message):
-    """A milestone that a worker has reached, or, in a message of an agent, every worker of its node."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MILESTONE_FIELD_NUMBER: _builtins.int
-    AGE_FIELD_NUMBER: _builtins.int
-    milestone: Global___Milestone.ValueType
-    """Which one. One that the coordinator does not know is ignored."""
-    @_builtins.property
-    def age(self) -> _duration_pb2.Duration:
-        """Time since it was reached. Absent: now."""
-
-    def __init__(
-        self,
-        *,
-        milestone: Global___Milestone.ValueType = ...,
-        age: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "milestone", b"milestone"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MilestoneReached: _TypeAlias = MilestoneReached  # noqa: Y015
-
 @_typing.final
 class ReportProgressRequest(_message.Message):
     """Report of a worker about its training."""
@@ -81,28 +26,15 @@ class ReportProgressRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     STEP_AGE_FIELD_NUMBER: _builtins.int
-    RANK_FIELD_NUMBER: _builtins.int
-    MILESTONES_FIELD_NUMBER: _builtins.int
-    WORLD_SIZE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job. Empty is refused."""
     step: _builtins.int
     """Step that training has reached, counted over all rounds of the run. The first step is 1.
-    0: the report is not about a step.
-    """
-    rank: _builtins.int
-    """Global rank of the worker, below world_size. Milestones of a worker without one are ignored."""
-    world_size: _builtins.int
-    """Workers in its round, as the worker knows it. Milestones are ignored when it is not what the
-    coordinator knows: torchrun's rounds have more workers than the coordinator counts.
+    0: none.
     """
     @_builtins.property
     def step_age(self) -> _duration_pb2.Duration:
         """Time since the step was reached. Absent: now."""
-
-    @_builtins.property
-    def milestones(self) -> _containers.RepeatedCompositeFieldContainer[Global___MilestoneReached]:
-        """Milestones that the worker has reached."""
 
     def __init__(
         self,
@@ -110,17 +42,12 @@ class ReportProgressRequest(_message.Message):
         job_id: _builtins.str = ...,
         step: _builtins.int = ...,
         step_age: _duration_pb2.Duration | None = ...,
-        rank: _builtins.int | None = ...,
-        milestones: _abc.Iterable[Global___MilestoneReached] | None = ...,
-        world_size: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "step_age", b"step_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["step_age", b"step_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "job_id", b"job_id", "milestones", b"milestones", "rank", b"rank", "step", b"step", "step_age", b"step_age", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "step", b"step", "step_age", b"step_age"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
-    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportProgressRequest: _TypeAlias = ReportProgressRequest  # noqa: Y015
 

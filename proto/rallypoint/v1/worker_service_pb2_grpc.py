@@ -57,9 +57,7 @@ class WorkerServiceServicer(object):
     def ReportProgress(self, request, context):
         """Reports how far training has come. A round that reaches a higher step than all rounds before it
         has made progress, which resets all counts in a row. One worker of the round is enough, and once
-        a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-        round's timeline need every worker: the first report of each worker about a mark counts. Workers that
-        can tell their agent need not report them here: it reports them for all workers of its node.
+        a second is often enough. Reports may be lost or repeated: the highest step counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

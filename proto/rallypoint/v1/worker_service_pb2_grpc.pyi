@@ -41,9 +41,7 @@ class WorkerServiceStub:
     ReportProgress: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.ReportProgressRequest, _worker_service_pb2.ReportProgressResponse]
     """Reports how far training has come. A round that reaches a higher step than all rounds before it
     has made progress, which resets all counts in a row. One worker of the round is enough, and once
-    a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-    round's timeline need every worker: the first report of each worker about a mark counts. Workers that
-    can tell their agent need not report them here: it reports them for all workers of its node.
+    a second is often enough. Reports may be lost or repeated: the highest step counts.
     """
 
 @_typing.type_check_only
@@ -59,9 +57,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     ReportProgress: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.ReportProgressRequest, _worker_service_pb2.ReportProgressResponse]  # type: ignore[assignment]
     """Reports how far training has come. A round that reaches a higher step than all rounds before it
     has made progress, which resets all counts in a row. One worker of the round is enough, and once
-    a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-    round's timeline need every worker: the first report of each worker about a mark counts. Workers that
-    can tell their agent need not report them here: it reports them for all workers of its node.
+    a second is often enough. Reports may be lost or repeated: the highest step counts.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -80,9 +76,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_worker_service_pb2.ReportProgressResponse, _abc.Awaitable[_worker_service_pb2.ReportProgressResponse]]:
         """Reports how far training has come. A round that reaches a higher step than all rounds before it
         has made progress, which resets all counts in a row. One worker of the round is enough, and once
-        a second is often enough. Reports may be lost or repeated: the highest step counts. The marks of a
-        round's timeline need every worker: the first report of each worker about a mark counts. Workers that
-        can tell their agent need not report them here: it reports them for all workers of its node.
+        a second is often enough. Reports may be lost or repeated: the highest step counts.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

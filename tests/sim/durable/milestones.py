@@ -1,6 +1,4 @@
-"""Simulated workers that say their milestones, and what the timelines of rounds have to be.
-
-They tell their agent, or report to the coordinator, or do both, as the seed says.
+"""Simulated workers that tell their agent milestones, and what the timelines of rounds have to be.
 
 Everything here is drawn from a separate generator, so the other choices of a seed stay as they are.
 """
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.held_round import Milestone
 from rallypoint.agent.core.state import AgentState
-from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
@@ -22,10 +19,6 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundHeader, Timeline
 from rallypoint.server.core.rounds.timelines import MARKS, find_disorder
 from rallypoint.server.core.step import Transition
-from rallypoint.server.rpc.convert.requests import to_progress
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
-from rallypoint.wire.credentials import WORKER_TOKEN_KEY
-from rallypoint.wire.durations import to_duration
 from sim.rules.rules import Checker
 from sim.world.wire import header_of
 
@@ -42,20 +35,11 @@ DELAY_MS_MAX = 1_500
 WAY_MS_MAX = 400
 """From there until its report is sent."""
 AGAIN_PERCENT = 30
-"""Of the reports are sent once more."""
+"""Of the lines are written once more."""
 WRONG_AGE_MS = 3_600_000
 WRONG_PERCENT = 5
 """Of the reports are about the time before the round."""
-WAYS = ("agent", "coordinator", "both")
-NAMES = {
-    worker_pb2.MILESTONE_IMPORTED: "imported_ms",
-    worker_pb2.MILESTONE_PROCESS_GROUP: "process_group_ms",
-}
-
-MILESTONES = {
-    worker_pb2.MILESTONE_IMPORTED: Milestone.IMPORTED,
-    worker_pb2.MILESTONE_PROCESS_GROUP: Milestone.PROCESS_GROUP,
-}
+NAMES = {Milestone.IMPORTED: "imported_ms", Milestone.PROCESS_GROUP: "process_group_ms"}
 
 
 class Milestones:
@@ -66,11 +50,8 @@ class Milestones:
         self._rng = Random(f"{world.seed} milestones")
         self._is_active = self._rng.random() * 100 < ACTIVE_PERCENT
         self._told_rng = Random(f"{world.seed} marks")
-        self._way = self._told_rng.choice(WAYS)
-        self._told: dict[tuple[RoundKey, str], set[int]] = {}
-        """The ranks that have told their agent of a milestone."""
-        self.reported: dict[tuple[RoundKey, str], set[int]] = {}
-        """The ranks that have reported a milestone on either way, whether or not it was heard."""
+        self.told: dict[tuple[RoundKey, str], set[int]] = {}
+        """The ranks that have told their agent of a milestone, whether or not it was heard."""
 
     def begin(self, group: Group) -> None:
         """Let the workers of a round, all of which run, reach milestones."""
@@ -79,21 +60,16 @@ class Milestones:
                 for milestone in NAMES:
                     self._later(process, milestone)
 
-    def _later(self, process: Process, milestone: worker_pb2.Milestone.ValueType) -> None:
+    def _later(self, process: Process, milestone: Milestone) -> None:
         draw, clock = self._rng, self.world.clock
         way_ms = draw.randint(0, WAY_MS_MAX)
         delay_ms = draw.randint(0, DELAY_MS_MAX) + way_ms
         age_ms = WRONG_AGE_MS if draw.random() * 100 < WRONG_PERCENT else way_ms
         for _ in range(1 + (draw.random() * 100 < AGAIN_PERCENT)):
-            if self._way != "agent":
-                clock.after(delay_ms, partial(self._report, process, milestone, age_ms))
-            if self._way != "coordinator":
-                clock.after(delay_ms, partial(self._tell, process, milestone, age_ms))
+            clock.after(delay_ms, partial(self._tell, process, milestone, age_ms))
             delay_ms += draw.randint(0, DELAY_MS_MAX)
 
-    def _tell(
-        self, process: Process, milestone: worker_pb2.Milestone.ValueType, age_ms: int
-    ) -> None:
+    def _tell(self, process: Process, milestone: Milestone, age_ms: int) -> None:
         """Tell the agent, which may be frozen; some lines are about no worker of the round."""
         world, order, agent = self.world, process.order, process.agent
         if not process.is_alive or world.is_calm:
@@ -102,45 +78,16 @@ class Milestones:
         if self._told_rng.random() * 100 < WRONG_PERCENT:
             round, local_rank = self._told_rng.choice(((round - 1, 0), (round, 4_000)))
         else:
-            for said in (self.reported, self._told):
-                said.setdefault((process.group.key, NAMES[milestone]), set()).add(process.rank)
+            key = (process.group.key, NAMES[milestone])
+            self.told.setdefault(key, set()).add(process.rank)
         reached = agent_inputs.MilestoneReached(
-            round, local_rank, MILESTONES[milestone], world.clock.now_ms - age_ms
+            round, local_rank, milestone, world.clock.now_ms - age_ms
         )
         agent.take(partial(agent.post, reached))
 
     def are_told(self, key: RoundKey, name: str) -> bool:
         """Return whether all workers of a round have told their agents of a milestone."""
-        return len(self._told.get((key, name), ())) == key[1].world_size
-
-    def _report(
-        self, process: Process, milestone: worker_pb2.Milestone.ValueType, age_ms: int
-    ) -> None:
-        """Report once: a report that is lost leaves the mark unknown."""
-        job_id, now_ms = process.host.plan.job_id, self.world.clock.now_ms
-        server = self.world.server_of(job_id)
-        is_cut = process.host.unreachable_until_ms > now_ms
-        if not process.is_alive or self.world.is_calm or server is None or is_cut:
-            return
-        if server.stalled_until_ms > now_ms or server.writes.hold_up(
-            partial(self._report, process, milestone, age_ms)
-        ):
-            return
-        reached = worker_pb2.MilestoneReached(milestone=milestone, age=to_duration(age_ms))
-        request = worker_pb2.ReportProgressRequest(
-            job_id=job_id,
-            rank=process.rank,
-            world_size=process.order.header.world_size,
-            milestones=[reached],
-        )
-        metadata = ((WORKER_TOKEN_KEY, process.order.worker_token),)
-        try:
-            claim = server.tokens.claim(job_id, metadata)
-        except InputRefused:
-            return
-        key = (process.group.key, NAMES[milestone])
-        self.reported.setdefault(key, set()).add(process.rank)
-        server.request(to_progress(request, claim))
+        return len(self.told.get((key, name), ())) == key[1].world_size
 
 
 class TimelinesHold(Checker):
@@ -164,7 +111,7 @@ class TimelinesHold(Checker):
                 continue
             if self.world.progress.milestones.are_told((job_id, header), name):
                 hosts = [host for host in self.world.hosts if host.plan.job_id == job_id]
-                known = [_is_known(host.agent, header, MILESTONES[milestone]) for host in hosts]
+                known = [_is_known(host.agent, header, milestone) for host in hosts]
                 is_known = sum(known) == header.group_world_size
                 self.require(not is_known, f"{job_id}: round {header.number} lacks {name}")
 
@@ -211,11 +158,9 @@ class TimelinesHold(Checker):
             is_over = at_ms <= server.now_ms() or self.world.was_set_back
             self.require(is_over, f"{job_id}: {name} is {at_ms - server.now_ms()} ms ahead")
             if name in NAMES.values():
-                reported = self.world.progress.milestones.reported.get(
-                    ((job_id, header), name), set()
-                )
+                told = self.world.progress.milestones.told.get(((job_id, header), name), set())
                 ranks = set(range(header.world_size))
-                self.require(ranks <= reported, f"{job_id}: {name}, reported by {reported}")
+                self.require(ranks <= told, f"{job_id}: {name}, told by {told}")
         self._known[key] = timeline
 
 

@@ -10,7 +10,6 @@ from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.core.inputs import MilestoneReached
 from rallypoint.agent.core.work import Work
 from rallypoint.agent.session import translate
-from rallypoint.server.core.messages.inputs import Progressed
 from rallypoint.server.core.model.round import Milestone, Round
 from rallypoint.server.core.rounds import progress, timelines
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -18,7 +17,7 @@ from sim.seeds.planting import Bug, Patch
 
 
 def _count_reports() -> list[Patch]:
-    """Count the reports of milestones, not the workers that send them."""
+    """Count the workers of the reports of milestones, however often they come."""
     real = timelines._with_milestone
 
     def with_milestone(round: Round, ranks: int, milestone: Milestone, at_ms: int) -> Round:
@@ -39,17 +38,6 @@ def _move_the_first_step() -> list[Patch]:
         return real(round, ago_ms, now_ms)
 
     return [(progress, "with_first_step", with_first_step)]
-
-
-def _believe_ages() -> list[Patch]:
-    """Believe a worker that a milestone was reached before its round was sealed."""
-    real = timelines.with_milestones
-
-    def with_milestones(round: Round, report: Progressed, now_ms: int) -> Round:
-        changed = real(replace(round, sealed_ms=0), report, now_ms)
-        return replace(changed, sealed_ms=round.sealed_ms)
-
-    return [(progress, "with_milestones", with_milestones)]
 
 
 def _speak_for_all_workers() -> list[Patch]:
@@ -81,7 +69,6 @@ RULES = frozenset({"TimelinesHold", "invariant"})
 TIMELINE_BUGS: dict[str, Bug] = {
     "count reports of milestones": (_count_reports, RULES),
     "move the first step": (_move_the_first_step, RULES),
-    "believe ages of milestones": (_believe_ages, RULES),
     "speak for all workers": (_speak_for_all_workers, RULES),
     "forget what workers reached": (_forget_what_workers_reached, RULES),
 }

@@ -273,8 +273,7 @@ class Agent:
         self.coordinator_id = welcome.coordinator_id
         self.coordinator_durable = welcome.coordinator_durable
         self.name, self.run = NodeName(welcome.node_name), welcome.run
-        takes_milestones = agent_pb2.CAPABILITY_MILESTONES in welcome.capabilities
-        self.post(inputs.Welcomed(message.epoch, takes_milestones))
+        self.post(inputs.Welcomed(message.epoch))
         if welcome.HasField("desired"):
             self._on_desired(message.epoch, welcome.desired)
         if welcome.HasField("notices") or self.state.notices:

@@ -165,10 +165,10 @@ def held(number: int, epoch: int) -> agent_pb2.HeldRound:
     )
 
 
-def milestones() -> list[worker_service_pb2.MilestoneReached]:
+def milestones() -> list[agent_pb2.MilestoneReached]:
     """Return what workers have reached, with every field set."""
-    imported = worker_service_pb2.MILESTONE_IMPORTED
-    return [worker_service_pb2.MilestoneReached(milestone=imported, age=SECOND)]
+    imported = agent_pb2.MILESTONE_IMPORTED
+    return [agent_pb2.MilestoneReached(milestone=imported, age=SECOND)]
 
 
 def ready_hello(number: int, job_id: str = JOB) -> agent_pb2.Hello:
@@ -302,9 +302,6 @@ def requests(node_name: str) -> dict[str, Message]:
             job_id=JOB,
             step=12,
             step_age=SECOND,
-            rank=0,
-            world_size=2,
-            milestones=milestones(),
         ),
         **key_requests(),
     }

@@ -18,7 +18,7 @@ from rallypoint.server.core.model.node import (
     NodeState,
     Program,
 )
-from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.model.round import Milestone, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.step import Transition
@@ -193,6 +193,13 @@ class FakeAgent:
         """Send the next numbered report."""
         self.sequence += 1
         return self.bench.take(make(self.sender(self.sequence)))
+
+    def reach(
+        self, milestone: Milestone, ago_ms: int = 0, *, round: int | None = None
+    ) -> Transition:
+        """Report that all its workers have reached a milestone."""
+        number = self.last_round if round is None else round
+        return self.report(lambda sender: inputs.Reached(sender, number, ((milestone, ago_ms),)))
 
     def heartbeat(self) -> Transition:
         """Send a heartbeat."""

@@ -335,7 +335,7 @@ def recovered() -> Bench:
     agents.pop(2).break_off()
     bench.advance(500)
     recover(bench, agents)
-    train(bench)
+    train(bench, agents)
     bench.advance(720_630)
     join(bench, 5)
     bench.advance(1_000)
@@ -348,14 +348,13 @@ def claim_of(bench: Bench) -> inputs.Claim:
     return inputs.Claim(JobId(JOB), header.run, header.number, "token", is_signed=True)
 
 
-def train(bench: Bench) -> None:
+def train(bench: Bench, agents: Iterable[FakeAgent]) -> None:
     """Let the workers of the round say how they come to their first step."""
-    claim, size = claim_of(bench), bench.rounds(JOB)[-1].world_size
+    claim = claim_of(bench)
     for milestone, ms in ((Milestone.IMPORTED, 3_100), (Milestone.PROCESS_GROUP, 420)):
         bench.advance(ms)
-        for rank in range(size):
-            said = inputs.Progressed(claim, 0, 0, rank, size, ((milestone, 0),))
-            assert bench.take(said).refusal is None
+        for agent in agents:
+            agent.reach(milestone)
     bench.advance(850)
     assert bench.take(inputs.Progressed(claim, 4_100)).refusal is None
 

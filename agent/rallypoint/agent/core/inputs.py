@@ -12,8 +12,6 @@ class Welcomed(Struct, frozen=True):
     """A coordinator answered the Hello."""
 
     epoch: int
-    takes_milestones: bool = False
-    """It takes the milestones of workers from their agent."""
 
 
 class Disconnected(Struct, frozen=True):

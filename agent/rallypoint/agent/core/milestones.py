@@ -32,5 +32,5 @@ def reach(work: Work, reached: MilestoneReached) -> None:
     held = held.with_worker(replace(worker, milestones=milestones))
     work.hold(held)
     last_ms = held.reached_ms(reached.milestone)
-    if last_ms is not None and work.state.takes_milestones:
+    if last_ms is not None:
         work.report(ReachedReport(held.number, reached.milestone, last_ms))

@@ -87,8 +87,6 @@ class AgentState(Struct, frozen=True):
     """Revision of `desired`."""
     epoch: int = 0
     """Highest epoch seen."""
-    takes_milestones: bool = False
-    """The last coordinator takes the milestones of workers from their agent."""
     reports: tuple[Report, ...] = ()
     """Unacknowledged reports, oldest first. One round bounds their number, because no round begins
     without a coordinator."""

@@ -36,7 +36,6 @@ class Changes(TypedDict, total=False):
     desired_drain: DesiredDrain | None
     revision: int
     epoch: int
-    takes_milestones: bool
     reports: tuple[Report, ...]
     acknowledged: int
     drain: Drain
@@ -83,8 +82,7 @@ class Work:
 
     def welcome(self, welcomed: Welcomed) -> None:
         """Begin a session; what waited for one is sent."""
-        epoch = max(self.state.epoch, welcomed.epoch)
-        self.change(away_since_ms=None, epoch=epoch, takes_milestones=welcomed.takes_milestones)
+        self.change(away_since_ms=None, epoch=max(self.state.epoch, welcomed.epoch))
         self.do(SendReports())
 
     def report(self, report: Report) -> None:

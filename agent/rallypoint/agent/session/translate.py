@@ -46,7 +46,6 @@ from rallypoint.base.limits import TEXT_CHARS_MAX
 from rallypoint.base.printable import to_printable_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.durations import to_duration, to_ms
 from rallypoint.wire.mapping import Mapper, numbers_of
 
@@ -61,7 +60,7 @@ _NODE_STATES = {
     Stage.CLEAN: node_pb2.NODE_STATE_STOPPING,  # READY once its next port is reserved
 }
 """The state of a node in each stage of its round. Without a round it is READY."""
-_MILESTONES = numbers_of(Milestone, worker_pb2.Milestone.DESCRIPTOR)
+_MILESTONES = numbers_of(Milestone, agent_pb2.Milestone.DESCRIPTOR)
 _GOODBYES = numbers_of(
     GoodbyeKind, agent_pb2.GoodbyeReason.DESCRIPTOR, {GoodbyeKind.DRAINED: "RELEASED"}
 )
@@ -139,9 +138,9 @@ def _held_message(held: HeldRound, now_ms: int) -> agent_pb2.HeldRound:
     )
 
 
-def _milestone(milestone: Milestone, at_ms: int, now_ms: int) -> worker_pb2.MilestoneReached:
+def _milestone(milestone: Milestone, at_ms: int, now_ms: int) -> agent_pb2.MilestoneReached:
     age = to_duration(max(0, now_ms - at_ms))
-    return worker_pb2.MilestoneReached(milestone=_MILESTONES[milestone], age=age)
+    return agent_pb2.MilestoneReached(milestone=_MILESTONES[milestone], age=age)
 
 
 def _held_worker(worker: LocalWorker, now_ms: int) -> node_pb2.Worker:

@@ -106,7 +106,7 @@ class WorkerFiles(Struct, frozen=True):
     """The Unix socket on which `torch.distributed.elastic.control_plane.worker_main` listens;
     empty: none."""
     marks: str = ""
-    """The FIFO for its milestones; empty: it reports them to the coordinator."""
+    """The FIFO for its milestones; empty: its agent hears of none."""
 
 
 def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) -> tuple[str, ...]:

@@ -324,7 +324,7 @@ class Launcher(Struct):
             error=error_file,
             notices=str(notice_file(self.own.path(), order.number)),
             server=self.own.socket_path(order.number, local_rank),
-            marks=self.marks.path(order.number),
+            marks=self.marks.path(),
         )
 
     def _environment(

@@ -71,7 +71,6 @@ class Supervisor:
         preload: tuple[Preload, Shape, RunOrder] | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
         began: Callable[[RunOrder], None] = lambda order: None,
-        takes_milestones: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin without workers.
 
@@ -89,7 +88,6 @@ class Supervisor:
                 stands for those of all rounds; None: nothing.
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
-            takes_milestones: tells whether the coordinator takes milestones of workers.
         """
         self.host = host
         self.post = post
@@ -147,7 +145,7 @@ class Supervisor:
             unprepared=self._on_unprepared,
             files=self._files,
             began=self._on_began,
-            marks=MarkPipe(self._own.path, takes_milestones, post),
+            marks=MarkPipe(self._own.path, post),
         )
         self._signals = Delivery(
             send=lambda signum, alone: self._request(lambda: self.host.signal(signum, alone=alone)),

@@ -18,7 +18,6 @@ from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.reads.explain import Awaited, Waiting
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2, round_pb2, verdict_pb2
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.mapping import Mapper, numbers_of
 
 PHASES = numbers_of(Phase, job_pb2.JobPhase.DESCRIPTOR)
@@ -32,7 +31,7 @@ DEPARTURES = {
 CAUSES = numbers_of(VerdictCause, verdict_pb2.VerdictCause.DESCRIPTOR)
 CONSEQUENCES = numbers_of(Consequence, verdict_pb2.VerdictConsequence.DESCRIPTOR)
 STATES = numbers_of(NodeState, node_pb2.NodeState.DESCRIPTOR)
-MILESTONES = numbers_of(Milestone, worker_pb2.Milestone.DESCRIPTOR)
+MILESTONES = numbers_of(Milestone, agent_pb2.Milestone.DESCRIPTOR)
 LIMITS = numbers_of(
     Limit,
     error_details_pb2.LimitKind.DESCRIPTOR,

@@ -12,7 +12,6 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
 from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.durations import to_ms
 from support.core.orders import run_order
 
@@ -20,14 +19,14 @@ IMPORTED, GROUPED = Milestone.IMPORTED, Milestone.PROCESS_GROUP
 STARTED_MS = 1_000
 
 
-def running(*, takes_milestones: bool = True) -> AgentState:
+def running() -> AgentState:
     """Return an agent whose two workers started at 1 s."""
     state = AgentState(
         2, shutdown_timeout_ms=30_000, coordinator_timeout_ms=60_000, away_since_ms=0
     )
     return after(
         state,
-        (inputs.Welcomed(1, takes_milestones), 0),
+        (inputs.Welcomed(1), 0),
         (inputs.PortReserved(30_000), 0),
         (inputs.DesiredReceived(1, 1, run_order()), STARTED_MS),
         (inputs.WorkerStarted(1, 0, 4_000), STARTED_MS),
@@ -67,7 +66,7 @@ def test_last_worker_makes_the_report() -> None:
     reports = [ReachedReport(1, IMPORTED, 1_700), ReachedReport(1, GROUPED, 1_950)]
     assert reports == reached(state)
     message = report_message(reports[0], 2_000).reached
-    assert (1, worker_pb2.MILESTONE_IMPORTED) == (message.round, message.milestones[0].milestone)
+    assert (1, agent_pb2.MILESTONE_IMPORTED) == (message.round, message.milestones[0].milestone)
     assert 300 == to_ms(message.milestones[0].age)
 
 
@@ -116,15 +115,4 @@ def test_hello_repeats_what_all_workers_have_reached() -> None:
     state = after(state, (mark(1, 1_700), 1_700), (inputs.Acknowledged(99), 1_800))
 
     assert [] == reached(state)
-    assert {worker_pb2.MILESTONE_IMPORTED: 800} == repeated(state, 2_500)
-
-
-def test_older_coordinator_gets_no_report() -> None:
-    """Until a coordinator has come that takes them; that one learns from the Hello."""
-    state = after(running(takes_milestones=False), (mark(0, 1_500), 1_500), (mark(1, 1_500), 1_500))
-    assert [] == reached(state)
-    assert {worker_pb2.MILESTONE_IMPORTED: 0} == repeated(state, 1_500)
-    state = after(state, (inputs.Welcomed(2, takes_milestones=True), 2_000))
-    state = after(state, (mark(0, 2_500, GROUPED), 2_500), (mark(1, 2_500, GROUPED), 2_500))
-
-    assert [ReachedReport(1, GROUPED, 2_500)] == reached(state)
+    assert {agent_pb2.MILESTONE_IMPORTED: 800} == repeated(state, 2_500)

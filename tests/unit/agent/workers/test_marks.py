@@ -36,15 +36,14 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.marks: list[MilestoneReached] = []
         self.came = asyncio.Event()
-        self.is_heard = True
-        self.pipe = MarkPipe(lambda: folder, lambda: self.is_heard, self.post)
+        self.pipe = MarkPipe(lambda: folder, self.post)
 
     def post(self, mark: MilestoneReached) -> None:
         self.marks.append(mark)
         self.came.set()
 
     def write(self, data: bytes) -> None:
-        fd = os.open(self.pipe.path(1), os.O_WRONLY | os.O_NONBLOCK)
+        fd = os.open(self.pipe.path(), os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(fd, data)
         finally:
@@ -138,33 +137,22 @@ async def test_worker_that_writes_without_end_is_read_with_pauses(
     assert [MilestoneReached(1, 1, IMPORTED, 5)] == await node.wait(1)
 
 
-def test_without_a_coordinator_that_takes_them_there_is_no_fifo(tmp_path: Path) -> None:
-    """Then workers report for themselves; as soon as one does, the next round has one."""
-    node = Node(tmp_path)
-    node.is_heard = False
-    assert "" == node.pipe.path(1)
-    node.is_heard = True
-
-    assert "" == node.pipe.path(1), "its workers would tell different ones"
-    assert Path(node.pipe.path(2)).is_fifo()
-    assert 0o600 == os.stat(node.pipe.path(2)).st_mode & 0o777
-
-
 def test_full_disk_keeps_no_worker_from_starting(tmp_path: Path) -> None:
-    """A FIFO that cannot be made is tried again in the next round."""
+    """A FIFO that cannot be made is tried again with the next worker."""
     folder = tmp_path / "own"
     made = Node(folder)
-    assert "" == made.pipe.path(1)
+    assert "" == made.pipe.path()
     made.pipe.begin(order())
     folder.mkdir()
 
-    assert Path(made.pipe.path(2)).is_fifo()
+    assert Path(made.pipe.path()).is_fifo()
+    assert 0o600 == os.stat(made.pipe.path()).st_mode & 0o777
 
 
 def test_fifo_that_could_not_be_opened_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No descriptor was left in that round; the file of the attempt is in no way."""
+    """No descriptor was left at first; the file of the attempt is in no way."""
     made = Node(tmp_path)
 
     def fail(*_: object) -> int:
@@ -172,19 +160,19 @@ def test_fifo_that_could_not_be_opened_is_made_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", fail)
-        assert "" == made.pipe.path(1)
+        assert "" == made.pipe.path()
 
-    assert Path(made.pipe.path(2)).is_fifo()
+    assert Path(made.pipe.path()).is_fifo()
 
 
 async def test_closed_pipe_stays_closed(tmp_path: Path) -> None:
     """A start that was slow may still ask for it while the agent ends."""
     made = Node(tmp_path)
-    assert made.pipe.path(1)
+    assert made.pipe.path()
     made.pipe.begin(order())
     made.pipe.close()
     made.pipe.begin(order(2))
     made.pipe.close()
 
-    assert "" == made.pipe.path(2)
+    assert "" == made.pipe.path()
     assert made.pipe._lines is None

@@ -38,19 +38,6 @@ class Worker(Struct):
         request = worker_pb2.ReportProgressRequest(job_id=self.agent.job_id, step=step)
         return int((await stub.ReportProgress(request, metadata=metadata)).step)
 
-    async def reach(self, rank: int | None, *milestones: Any, age_s: int = 0) -> None:
-        """Report milestones."""
-        metadata = ((WORKER_TOKEN_KEY, self.token),)
-        stub: Any = worker_grpc.WorkerServiceStub(self.server.channel)
-        reached = [
-            worker_pb2.MilestoneReached(milestone=one, age=Duration(seconds=age_s))
-            for one in milestones
-        ]
-        request = worker_pb2.ReportProgressRequest(
-            job_id=self.agent.job_id, rank=rank, world_size=1, milestones=reached
-        )
-        await stub.ReportProgress(request, metadata=metadata)
-
     async def round(self) -> Any:
         stub: Any = jobs_grpc.JobServiceStub(self.server.channel)
         return (await stub.GetJob(jobs_pb2.GetJobRequest(job_id=self.agent.job_id))).job.round
@@ -109,11 +96,13 @@ async def test_watchers_see_steps() -> None:
 
 
 async def test_milestones_are_in_the_timeline() -> None:
-    """A reader sees when the last worker reached them; those of a newer worker are ignored."""
+    """A reader sees when the last worker reached them; those of a newer agent are ignored."""
     async with working() as worker:
-        await worker.reach(0, worker_pb2.MILESTONE_IMPORTED, 77, age_s=3_600)
-        await worker.reach(None, worker_pb2.MILESTONE_PROCESS_GROUP)
-        await worker.reach(1, worker_pb2.MILESTONE_PROCESS_GROUP)
+        reached = [
+            agent_pb2.MilestoneReached(milestone=one, age=Duration(seconds=3_600))
+            for one in (agent_pb2.MILESTONE_IMPORTED, agent_pb2.Milestone.ValueType(77))
+        ]
+        await worker.agent.report(reached=agent_pb2.Reached(round=1, milestones=reached))
         await worker.report(1)
         found = (await worker.round()).timeline
 

@@ -10,7 +10,7 @@ which all processes of a machine share.
 
 A worker may write anything, as often as it likes. So a line counts only if it is about a worker of
 the round that runs, once for each milestone, and the FIFO is read in small portions with pauses.
-The worker that finds the FIFO full tries again later; without a FIFO it asks the coordinator.
+The worker that finds the FIFO full tries again later.
 """
 
 from __future__ import annotations
@@ -56,18 +56,15 @@ class MarkPipe:
     def __init__(
         self,
         folder: Callable[[], Path],
-        is_heard: Callable[[], bool],
         post: Callable[[MilestoneReached], None],
     ) -> None:
         """Begin without a FIFO.
 
         Args:
             folder: returns the agent's own folder.
-            is_heard: whether the coordinator takes milestones from agents.
             post: takes what the workers of the round have reached, each once.
         """
         self._folder = folder
-        self._is_heard = is_heard
         self._post = post
         self._lock = threading.Lock()
         self._path = ""
@@ -77,35 +74,25 @@ class MarkPipe:
         self._round, self._size = 0, 0
         """The round that runs, and how many workers it has here."""
         self._is_closed = False
-        self._given = 0, ""
-        """The last round that a path was asked for, and that path: all its workers get the same,
-        because a milestone is reported once the last of them has reached it."""
         self._known: set[tuple[int, Milestone]] = set()
         """What its workers have reached, by local rank."""
 
-    def path(self, number: int) -> str:
-        """Return the path for the workers of a round; "" if they cannot tell the agent.
-
-        Args:
-            number: of the round.
-        """
+    def path(self) -> str:
+        """Return the path; "" if workers cannot tell the agent."""
         with self._lock:
-            if self._given[0] != number:
-                self._given = number, self._find_path()
-            return self._given[1]
-
-    def _find_path(self) -> str:
-        if self._is_closed or not self._is_heard():
-            return ""
-        if not self._path:
-            try:
-                self._open(self._folder() / NAME)
-            except OSError as error:  # a full disk must not keep workers from starting
-                log.warning("marks_not_passed_on", why=str(error), then="workers report them")
-        if self._is_closed:  # meanwhile, and it did not wait
-            self._close_file()
-            return ""
-        return self._path
+            if self._is_closed:
+                return ""
+            if not self._path:
+                try:
+                    self._open(self._folder() / NAME)
+                except OSError as error:  # a full disk must not keep workers from starting
+                    log.warning(
+                        "marks_not_passed_on", why=str(error), then="the timeline lacks them"
+                    )
+            if self._is_closed:  # meanwhile, and it did not wait
+                self._close_file()
+                return ""
+            return self._path
 
     def _open(self, path: Path) -> None:
         path.unlink(missing_ok=True)  # of an attempt that has failed

@@ -245,18 +245,12 @@ class WriteKeys(Struct, frozen=True):
 
 
 class Progressed(Struct, frozen=True):
-    """Training has reached a step, or a worker has reached milestones before its first one."""
+    """Training has reached a step."""
 
     claim: Claim
     step: int
     """Counted over all rounds of the run, from 1 on; 0: none was reached."""
     step_ago_ms: int = 0
-    rank: int | None = None
-    """Of the worker that has reached the milestones."""
-    world_size: int = 0
-    """Workers of its round, as it knows."""
-    milestones: tuple[tuple[Milestone, int], ...] = ()
-    """Each with how long ago it was reached, in ms."""
 
     @property
     def job_id(self) -> JobId:

@@ -14,7 +14,7 @@ from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.rounds.claims import check_claim
-from rallypoint.server.core.rounds.timelines import find_marks, with_first_step, with_milestones
+from rallypoint.server.core.rounds.timelines import find_marks, with_first_step
 from rallypoint.server.core.state.draft import Draft
 
 GAP_PART = 8
@@ -22,24 +22,22 @@ GAP_PART = 8
 
 
 def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
-    """Note the highest step of the round, and what the worker has reached before its first one."""
+    """Note the highest step of the round."""
     job = check_claim(draft, report.claim)
     if isinstance(job, Refusal):
         return job
     assert job.round is not None
     known, step = job.round, report.step
-    round = with_milestones(known, report, draft.now_ms)
-    if step > round.step:
-        before = job.counts.step
-        is_due = step - before >= max(1, 2 * (round.durable_step - before))
-        durable_step = step if is_due else round.durable_step
-        round = replace(round, step=step, durable_step=durable_step)
-        round = _with_step_time(round, draft.now_ms - report.step_ago_ms)
-        round = with_first_step(round, report.step_ago_ms, draft.now_ms)
-    if round is not known:
-        draft.put_job(replace(job, round=round))
-        if _first_step_ms(known) != _first_step_ms(round):
-            _emit_progressed(draft, job.job_id, round)
+    if step <= known.step:
+        return None
+    before = job.counts.step
+    is_due = step - before >= max(1, 2 * (known.durable_step - before))
+    round = replace(known, step=step, durable_step=step if is_due else known.durable_step)
+    round = _with_step_time(round, draft.now_ms - report.step_ago_ms)
+    round = with_first_step(round, report.step_ago_ms, draft.now_ms)
+    draft.put_job(replace(job, round=round))
+    if _first_step_ms(known) != _first_step_ms(round):
+        _emit_progressed(draft, job.job_id, round)
     return None
 
 

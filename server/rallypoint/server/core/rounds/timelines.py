@@ -2,8 +2,7 @@
 
 The end of a round gives the first marks of the next one. A round has a constant number of moments,
 which are journalled, and a bit per worker until every worker has reached a milestone, which is not:
-agents repeat it to a coordinator that starts again meanwhile. What workers have reported without
-their agent is forgotten then.
+agents repeat it to a coordinator that starts again meanwhile.
 
 What agents and workers say of times are ages. They are clamped: nothing happened later than it was
 reported, nor before its round was sealed.
@@ -15,7 +14,6 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.inputs import Progressed
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import (
     REQUESTED,
@@ -90,24 +88,7 @@ def with_first_step(round: Round, ago_ms: int, now_ms: int) -> Round:
     return replace(round, timeline=replace(timeline, first_step_ms=first_ms))
 
 
-def with_milestones(round: Round, report: Progressed, now_ms: int) -> Round:
-    """Return the running round after one of its workers has reported milestones.
-
-    The first report of a worker about a milestone counts, and the last worker makes the mark. A
-    worker that counts other workers than the coordinator cannot tell which one is the last.
-    """
-    rank, size = report.rank, round.header.world_size
-    if report.world_size != size or rank is None or rank >= size:
-        return round
-    if size > WORKERS_MAX or round.timeline is None:
-        return round
-    for milestone, ago_ms in report.milestones:
-        at_ms = max(round.sealed_ms, now_ms - ago_ms)
-        round = _with_milestone(round, 1 << rank, milestone, at_ms)
-    return round
-
-
-def with_node_milestones(
+def with_milestones(
     round: Round, place: Assignment, milestones: Iterable[tuple[Milestone, int]], now_ms: int
 ) -> Round:
     """Return the running round after the agent of a member has reported milestones.

@@ -30,7 +30,7 @@ from rallypoint.server.core.rounds.drains import (
     without_drain_of,
 )
 from rallypoint.server.core.rounds.fences import lift_fence
-from rallypoint.server.core.rounds.timelines import with_node_milestones
+from rallypoint.server.core.rounds.timelines import with_milestones
 from rallypoint.server.core.sessions.exits import put_round, register_exits, update_held_exits
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.draft import Draft
@@ -230,7 +230,7 @@ def note_milestones(
     job = draft.require_job(node.job_id)
     if job.phase is not Phase.RUNNING or job.round is None or node.assignment is None:
         return
-    round = with_node_milestones(job.round, node.assignment, milestones, draft.now_ms)
+    round = with_milestones(job.round, node.assignment, milestones, draft.now_ms)
     if round is not job.round:
         draft.put_job(replace(job, round=round))
 

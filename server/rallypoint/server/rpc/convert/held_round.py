@@ -12,7 +12,6 @@ from rallypoint.server.rpc.convert.exits import Ends, to_exits
 from rallypoint.server.rpc.mappers import ASSIGNMENT, HEADER, MILESTONES, STATES
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import node_pb2
-from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.durations import to_ms
 
 _STATES = {
@@ -23,7 +22,7 @@ _MILESTONES = {number: one for one, number in MILESTONES.items()}
 
 
 def to_milestones(
-    reached: Iterable[worker_pb2.MilestoneReached],
+    reached: Iterable[agent_pb2.MilestoneReached],
 ) -> tuple[tuple[Milestone, int], ...]:
     """Return milestones, each with how long ago it was reached, in ms.
 

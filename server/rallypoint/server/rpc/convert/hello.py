@@ -21,7 +21,7 @@ from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.mappers import PROGRAM
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
-CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_MILESTONES})
+CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES})
 """What the coordinator can do beyond the protocol version."""
 ROUND_MAX = 2**52
 """Highest round that a Hello may report. Later rounds have higher numbers, which have to stay

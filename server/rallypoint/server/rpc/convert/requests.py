@@ -7,7 +7,6 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.bounds import check
-from rallypoint.server.rpc.convert.held_round import to_milestones
 from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.mappers import OUTCOMES, PHASES
 from rallypoint.server.rpc.reading.jobs import JobList
@@ -169,14 +168,7 @@ def to_progress(
         claim: what its token says.
     """
     check(request)
-    return inputs.Progressed(
-        claim,
-        request.step,
-        to_ms(request.step_age),
-        request.rank if request.HasField("rank") else None,
-        request.world_size,
-        to_milestones(request.milestones),
-    )
+    return inputs.Progressed(claim, request.step, to_ms(request.step_age))
 
 
 def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:

@@ -1,11 +1,10 @@
-"""Milestones that agents report for all their workers, beside those that workers report."""
+"""Milestones that agents report for all their workers."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Milestone, Timeline
 from rallypoint.server.core.rounds import timelines
@@ -14,12 +13,6 @@ from support.core.fake_agents import FakeAgent, worker_exit
 from support.core.rounds import pair
 
 IMPORTED, GROUPED = Milestone.IMPORTED, Milestone.PROCESS_GROUP
-
-
-def reach(agent: FakeAgent, ago_ms: int = 0, milestone: Milestone = IMPORTED) -> None:
-    """Let an agent report that all its workers have reached a milestone."""
-    reached = ((milestone, ago_ms),)
-    agent.report(lambda sender: inputs.Reached(sender, agent.last_round, reached))
 
 
 def timeline(bench: Bench) -> Timeline:
@@ -38,34 +31,17 @@ def test_last_node_makes_the_mark() -> None:
     """The latest of their times; nodes that repeat themselves count once."""
     bench, a, b = pair(workers=4)
     bench.advance(1_000)
-    reach(a, 100)
-    reach(a)
+    a.reach(IMPORTED, 100)
+    a.reach(IMPORTED)
     bench.advance(500)
     assert None is timeline(bench).imported_ms
-    reach(b, 900)
+    b.reach(IMPORTED, 900)
     made = timeline(bench)
     bench.advance(500)
-    reach(b)
+    b.reach(IMPORTED)
 
     assert (bench.now_ms - 1_100, None) == (made.imported_ms, made.process_group_ms)
     assert made == timeline(bench)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_workers_may_report_beside_agents(is_first: bool) -> None:
-    """The workers of one node report for themselves, before or after the agent of the other."""
-    bench, a, _ = pair(workers=2)
-    job = bench.job()
-    claim = inputs.Claim(job.job_id, job.run, job.round_number, "token", is_signed=True)
-    if is_first:
-        reach(a)
-    for rank in (2, 3):
-        assert None is timeline(bench).imported_ms
-        bench.take(inputs.Progressed(claim, 0, 0, rank, 4, ((IMPORTED, 0),)))
-    if not is_first:
-        reach(a)
-
-    assert bench.now_ms == timeline(bench).imported_ms
 
 
 def test_ages_are_clamped() -> None:
@@ -73,7 +49,7 @@ def test_ages_are_clamped() -> None:
     bench, a, b = pair()
     bench.advance(1_000)
     for agent in (a, b):
-        reach(agent, 2**53 - 1)
+        agent.reach(IMPORTED, 2**53 - 1)
 
     assert timeline(bench).sealed_ms == timeline(bench).imported_ms
 
@@ -85,18 +61,18 @@ def test_report_about_an_older_round_changes_nothing() -> None:
     bench.obey()
     before = bench.job()
     for agent in (a, b):
-        agent.report(lambda sender: inputs.Reached(sender, 1, ((IMPORTED, 0),)))
+        agent.reach(IMPORTED, round=1)
 
     assert before == bench.job()
 
 
 def test_report_during_the_stop_changes_nothing() -> None:
-    """As with those of workers: the round is over."""
+    """The round is over."""
     bench, a, b = pair()
-    reach(a)
+    a.reach(IMPORTED)
     a.fail(worker_exit(1))
     assert Phase.STOPPING is bench.job().phase
-    reach(b)
+    b.reach(IMPORTED)
 
     assert None is timeline(bench).imported_ms
 
@@ -106,7 +82,7 @@ def test_spare_reaches_nothing() -> None:
     bench, *_ = pair()
     (spare,) = bench.join("c")
     before = bench.job()
-    spare.report(lambda sender: inputs.Reached(sender, 1, ((IMPORTED, 0),)))
+    spare.reach(IMPORTED, round=1)
 
     assert before == bench.job()
 
@@ -115,14 +91,14 @@ def test_coordinator_that_starts_again_learns_it_from_the_agents() -> None:
     """Also when the last node reaches it only then; what was marked does not move."""
     bench, a, b = pair()
     for agent in (a, b):
-        reach(agent)
+        agent.reach(IMPORTED)
     before = timeline(bench)
-    reach(a, milestone=GROUPED)
+    a.reach(GROUPED)
     bench.restart()
     come_back(a, (IMPORTED, 0), (GROUPED, 5_000))
     come_back(b, (IMPORTED, 0))
     assert before == timeline(bench)
-    reach(b, milestone=GROUPED)
+    b.reach(GROUPED)
 
     assert replace(before, process_group_ms=bench.now_ms) == timeline(bench)
 
@@ -144,6 +120,6 @@ def test_very_large_round_has_no_milestones(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(timelines, "WORKERS_MAX", 1)
     bench, a, b = pair()
     for agent in (a, b):
-        reach(agent)
+        agent.reach(IMPORTED)
 
     assert None is timeline(bench).imported_ms

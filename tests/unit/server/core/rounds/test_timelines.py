@@ -11,7 +11,6 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import Milestone, Timeline
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.rounds import timelines
 from rallypoint.server.core.rounds.timelines import find_disorder, find_marks
 from rallypoint.server.core.step import Transition
 from support.core.coordinator import Bench
@@ -22,22 +21,12 @@ from support.recovery.returns import come_back
 IMPORTED, GROUPED = Milestone.IMPORTED, Milestone.PROCESS_GROUP
 
 
-def say(
-    bench: Bench,
-    rank: int | None,
-    *milestones: tuple[Milestone, int],
-    step: int = 0,
-    ago_ms: int = 0,
-    round: int | None = None,
-    world_size: int | None = None,
-) -> Transition:
-    """Let a worker report milestones, or a step."""
+def say(bench: Bench, step: int, *, ago_ms: int = 0, round: int | None = None) -> Transition:
+    """Let a worker report a step."""
     job = bench.job()
     number = job.round_number if round is None else round
     claim = inputs.Claim(job.job_id, job.run, number, "token", is_signed=True)
-    if world_size is None:
-        world_size = 0 if job.round is None else job.round.header.world_size
-    return bench.take(inputs.Progressed(claim, step, ago_ms, rank, world_size, milestones))
+    return bench.take(inputs.Progressed(claim, step, ago_ms))
 
 
 def timeline(bench: Bench) -> Timeline:
@@ -67,14 +56,14 @@ def test_failure_is_followed_to_the_first_step() -> None:
     a.start()
     bench.advance(10)
     b.start()
-    say(bench, 0, (IMPORTED, 0))
+    a.reach(IMPORTED)
     bench.advance(1_000)
-    say(bench, 1, (IMPORTED, 400))
-    say(bench, 1, (GROUPED, 0))
+    b.reach(IMPORTED, 400)
+    b.reach(GROUPED)
     bench.advance(5)
-    say(bench, 0, (GROUPED, 0))
+    a.reach(GROUPED)
     bench.advance(20)
-    say(bench, None, step=3, ago_ms=4)
+    say(bench, 3, ago_ms=4)
 
     assert {
         "detected": 70,
@@ -152,11 +141,11 @@ def test_wait_for_the_culprit_is_between_detected_and_told() -> None:
 @pytest.mark.parametrize("ago_ms", [0, 10_000_000, 2**53 - 1])
 def test_ages_are_clamped(ago_ms: int) -> None:
     """Nothing happened before its round was sealed, whatever agents and workers say."""
-    bench, a, _ = pair()
+    bench, a, b = pair()
     bench.advance(1_000)
-    for rank in (0, 1):
-        say(bench, rank, (IMPORTED, ago_ms))
-    say(bench, None, step=1, ago_ms=ago_ms)
+    for agent in (a, b):
+        agent.reach(IMPORTED, ago_ms)
+    say(bench, 1, ago_ms=ago_ms)
     first = timeline(bench)
     assert first.sealed_ms is not None
     at_ms = first.sealed_ms if ago_ms else bench.now_ms
@@ -168,77 +157,31 @@ def test_ages_are_clamped(ago_ms: int) -> None:
     assert min(ago_ms, 1_000) == marks(bench)["detected"]
 
 
-def test_every_worker_has_to_say_so_once() -> None:
-    """A repeated report counts once, and one that comes after the mark does not move it."""
-    bench, *_ = pair(workers=2)
-    for rank in (0, 1, 1, 3, 0):
-        bench.advance(10)
-        say(bench, rank, (IMPORTED, 0))
-    assert "imported" not in marks(bench)
-    bench.advance(10)
-    say(bench, 2, (IMPORTED, 0))
-    found = marks(bench)
-    assert found["started"] + 60 == found["imported"]
-    for rank in (2, 0):
-        bench.advance(10)
-        say(bench, rank, (IMPORTED, 0))
-
-    assert found == marks(bench)
-
-
-@pytest.mark.parametrize("rank", [None, 2, 2**53 - 1])
-def test_rank_outside_of_the_round_changes_nothing(rank: int | None) -> None:
-    """A worker cannot make the coordinator count others, nor a number of any size."""
-    bench, *_ = pair()
-    before = bench.job()
-    say(bench, rank, (IMPORTED, 0), (GROUPED, 0))
-
-    assert before == bench.job()
-
-
-def test_worker_that_counts_other_workers_changes_nothing() -> None:
-    """Torchrun starts several workers on a node that counts as one here."""
-    bench, *_ = pair()
-    for rank in range(4):
-        say(bench, rank, (IMPORTED, 0), world_size=4)
-
-    assert "imported" not in marks(bench)
-
-
-def test_mark_of_an_old_round_changes_nothing() -> None:
+def test_step_of_an_old_round_changes_nothing() -> None:
     """A worker that is late belongs to a round that is over."""
     bench, a, _ = pair()
     a.fail()
     bench.obey()
     before = bench.job()
-    refusals = [say(bench, rank, (IMPORTED, 0), step=9, round=1).refusal for rank in (0, 1)]
+    refusal = say(bench, 9, round=1).refusal
 
-    assert [RefusalKind.OLD_ROUND] * 2 == [one.kind for one in refusals if one is not None]
+    assert refusal is not None
+    assert RefusalKind.OLD_ROUND is refusal.kind
     assert before == bench.job()
-
-
-def test_very_large_round_has_no_milestones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bits of its workers would take too much memory."""
-    monkeypatch.setattr(timelines, "WORKERS_MAX", 1)
-    bench, *_ = pair()
-    for rank in (0, 1):
-        say(bench, rank, (IMPORTED, 0))
-
-    assert "imported" not in marks(bench)
 
 
 def test_one_event_says_that_it_trains() -> None:
     """At the first step of each round, with the marks so far; later steps have none."""
-    bench, a, _ = pair()
+    bench, a, b = pair()
     for step in (1, 2, 3):
-        say(bench, None, step=step)
+        say(bench, step)
     a.fail()
     bench.advance(100)
     bench.obey()
-    for rank in (0, 1):
-        say(bench, rank, (IMPORTED, 0))
+    for agent in (a, b):
+        agent.reach(IMPORTED)
     bench.advance(40)
-    say(bench, None, step=2)
+    say(bench, 2)
 
     events = [event for event in bench.state.events.kept() if event.reason == "round_progressed"]
     assert [1, 2] == [event.round for event in events]
@@ -255,7 +198,7 @@ def test_history_keeps_the_marks() -> None:
     a.fail()
     bench.advance(300)
     bench.obey()
-    say(bench, None, step=1)
+    say(bench, 1)
     second = timeline(bench)
     a.succeed()
     b.succeed()
@@ -270,20 +213,19 @@ def test_marks_survive_a_restart_of_the_coordinator() -> None:
     a.fail(replace(worker_exit(1), ago_ms=20))
     bench.advance(100)
     bench.obey()
-    for rank in (0, 1):
-        say(bench, rank, (IMPORTED, 0))
-    say(bench, 0, (GROUPED, 0))
-    say(bench, None, step=5)
+    for agent in (a, b):
+        agent.reach(IMPORTED)
+    say(bench, 5)
     before = timeline(bench)
 
     bench.restart()
     for agent in (a, b):
         come_back(agent)
     assert before == timeline(bench)
-    say(bench, 1, (GROUPED, 0))
-    say(bench, 1, (IMPORTED, 0), step=6)
+    b.reach(IMPORTED)
+    say(bench, 6)
 
-    assert before == timeline(bench)  # who had joined the group is not known any more
+    assert before == timeline(bench)
 
 
 def test_restart_during_the_stop_keeps_the_origin() -> None:
@@ -317,7 +259,8 @@ def test_adopted_round_has_none() -> None:
     round = bench.job().round
     assert round is not None
     assert (None, 1) == (round.timeline, round.header.number)
-    say(bench, 0, (IMPORTED, 0), step=4)
+    a.reach(IMPORTED)
+    say(bench, 4)
     a.fail()
     bench.obey()
 

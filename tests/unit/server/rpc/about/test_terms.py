@@ -18,7 +18,7 @@ from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import unpack_details
 from support.core.served import LIMIT_S, Agent, served
 
-NOTICES, MILESTONES = agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_MILESTONES
+NOTICES = agent_pb2.CAPABILITY_NOTICES
 PAIR = job_pb2.JobSpec(min_nodes=2, max_nodes=2)
 
 
@@ -64,7 +64,6 @@ def test_highest_common_version_is_chosen(
         (1, [], set()),
         (1, [NOTICES], {NOTICES}),
         (1, [NOTICES, 99], {NOTICES}),
-        (1, [MILESTONES], {MILESTONES}),
     ],
 )
 def test_only_what_both_can_do_is_used(
@@ -92,7 +91,7 @@ async def test_welcome_names_terms_and_true_deadlines() -> None:
         welcome = (await agent.read()).welcome
     deadlines = welcome.deadlines
 
-    assert (1, [NOTICES, MILESTONES]) == (welcome.protocol_version, list(welcome.capabilities))
+    assert (1, [NOTICES]) == (welcome.protocol_version, list(welcome.capabilities))
     assert (round(HELLO_S_MAX * 1000), 7_000, 3_000, 900, 9_000) == (
         to_ms(deadlines.hello_within),
         to_ms(deadlines.started_within),
