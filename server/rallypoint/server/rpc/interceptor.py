@@ -23,6 +23,7 @@ from google.rpc.status_pb2 import Status
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 from grpc_status import rpc_status
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.base.log import bind_context, get_logger, new_incident
 from rallypoint.server.coordinator import CoordinatorEnded
@@ -95,14 +96,18 @@ class Interceptor(grpc.aio.ServerInterceptor):
             peers: know the relays; None: there are none.
         """
         self._wrapped: dict[str, _Handler] = {}
-        self._enter: _Enter = _let_in if gate is None else gate.entering
-        peers = peers or Peers()
-        self._find: _Find = partial(as_made, peers)
-        self._lines = peers.lines
-        self._requests = Requests()
-        self._unread = Unread()
         self._garbage = Garbage()
-        self._rests = Rests()
+        peers = peers or Peers()
+        self._any = _Method(
+            path="",
+            enter=_let_in if gate is None else gate.entering,
+            find=partial(as_made, peers),
+            requests=Requests(),
+            unread=Unread(),
+            garbage=self._garbage,
+            lines=peers.lines,
+            rests=Rests(),
+        )
 
     async def intercept_service(
         self,
@@ -117,17 +122,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            parts = _Method(
-                method,
-                self._enter,
-                self._find,
-                self._requests,
-                self._unread,
-                self._garbage,
-                self._lines,
-                self._rests,
-            )
-            wrapped = self._wrapped[method] = _wrap(parts, handler)
+            wrapped = self._wrapped[method] = _wrap(replace(self._any, path=method), handler)
         return wrapped
 
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.server.rpc.routing import whole
+from rallypoint.server.rpc.routing import router
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import event_service_pb2, event_service_pb2_grpc
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
@@ -32,7 +32,7 @@ async def test_watch_ends_while_its_first_answer_is_sent(monkeypatch: pytest.Mon
             is_sending.set()
             super().begin(scope, limit_s)
 
-    monkeypatch.setattr(whole, "Stalls", Noting)
+    monkeypatch.setattr(router, "Stalls", Noting)
     async with fleet() as made:
         first = made.members[0]
         jobs: Any = jobs_grpc.JobServiceStub(first.channel)

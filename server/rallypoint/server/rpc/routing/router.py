@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 from google.rpc.status_pb2 import Status
-from msgspec import Struct
 
 from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.rpc.about.views import start_now
 from rallypoint.server.rpc.agent_service import AgentService, accept
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.errors import (
@@ -24,28 +24,24 @@ from rallypoint.server.rpc.errors import (
     not_owner_status,
     store_status,
 )
-from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
+from rallypoint.server.rpc.guards.access.protection import OPEN, Protection, describe
 from rallypoint.server.rpc.guards.peers import Peers, Stream
 from rallypoint.server.rpc.relays.carrying import carry
 from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.routing.directory import Directory, Local, LocalShard
 from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.marks import marked_shard, owned
+from rallypoint.server.rpc.routing.merging.about import get_coordinator
+from rallypoint.server.rpc.routing.merging.events import list_events, watch_events
+from rallypoint.server.rpc.routing.merging.jobs import list_jobs, watch_jobs
 from rallypoint.server.rpc.routing.merging.parts import Parts
 from rallypoint.server.rpc.routing.table import ROUTES, Route, is_about_all
-from rallypoint.server.rpc.routing.whole import Whole
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import calls_pb2
 
 AGENT_SERVICE = "rallypoint.v1.AgentService"
-
-
-class Remote(Struct, frozen=True):
-    """Where a shard is that this process does not serve."""
-
-    address: str
 
 
 class Router(grpc.GenericRpcHandler):
@@ -73,7 +69,9 @@ class Router(grpc.GenericRpcHandler):
         self._forwarder = forwarder
         self._peers = peers
         self._stalls = Stalls()
-        self._whole = Whole(directory, Parts(directory, local, forwarder), protection)
+        self._parts = Parts(directory, local, forwarder)
+        self._protection = protection
+        self._start = start_now()
         self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
 
     def service(
@@ -86,13 +84,13 @@ class Router(grpc.GenericRpcHandler):
         async def unary(request: Any, context: Context) -> Any:
             self._require_store()
             if is_about_all(route, request) and marked_shard(context) is None:
-                return await self._whole.answer(route, request, context)
+                return await self._answer_whole(route, request, context)
             return await self._answer(route, request, context)
 
         async def stream(request: Any, context: Context) -> None:
             self._require_store()
             if is_about_all(route, request) and marked_shard(context) is None:
-                await self._whole.write(route, request, context)
+                await self._write_whole(route, request, context)
             else:
                 await self._answer_all(route, request, context)
 
@@ -101,6 +99,34 @@ class Router(grpc.GenericRpcHandler):
         if route.subject == calls_pb2.SUBJECT_RELAY:
             return route.to_handler(self._relay)
         return route.to_handler(stream if route.is_stream else unary)
+
+    async def _answer_whole(self, route: Route, request: Any, context: Context) -> Any:
+        """Return the answer to a call about all jobs, which no single shard can give."""
+        match route.name:
+            case "GetCoordinator":
+                about = await get_coordinator(
+                    self._parts, route, self._directory, self._start, context
+                )
+                describe(about, self._protection)
+                return about
+            case "ListJobs":
+                return await list_jobs(self._parts, route, request, context)
+            case "ListEvents":
+                return await list_events(self._parts, route, request, context)
+        raise AssertionError(f"{route.path} is not about all jobs")
+
+    async def _write_whole(self, route: Route, request: Any, context: Context) -> None:
+        """Write the answers to a watch of all jobs until it ends."""
+        watches: dict[str, Any] = {"WatchJobs": watch_jobs, "WatchEvents": watch_events}
+        # A status that came while the first answer is being sent would bring the initial metadata a
+        # second time. gRPC refuses that, and the client would never learn of the end.
+        await context.send_initial_metadata(())
+        async with self._stalls.writing(context) as write:
+
+            async def take(shard: int, answer: Any) -> None:
+                await write(answer)
+
+            await watches[route.name](self._parts, route, request, context, take)
 
     def _require_store(self) -> None:
         """Refuse calls while it is not known which shards there are.
@@ -115,9 +141,9 @@ class Router(grpc.GenericRpcHandler):
         """Return the answer of the owner of a job, encoded or not."""
         number = self._shard_of(route, request, context)
         found = self._find(number, context)
-        if isinstance(found, Remote):
+        if isinstance(found, str):
             encoded = request.SerializeToString()
-            return await self._forwarder.call(route, number, found.address, encoded, context)
+            return await self._forwarder.call(route, number, found, encoded, context)
         with found.distances.used():
             serve = getattr(found.services[route.service], route.name)
             answer = await serve(request, self._owned(number, found, context))
@@ -129,9 +155,9 @@ class Router(grpc.GenericRpcHandler):
         """Write the answers of the owner of a job."""
         number = self._shard_of(route, request, context)
         found = self._find(number, context)
-        if isinstance(found, Remote):
+        if isinstance(found, str):
             encoded = request.SerializeToString()
-            answers = self._forwarder.stream(route, number, found.address, encoded, context)
+            answers = self._forwarder.stream(route, number, found, encoded, context)
             async with self._stalls.writing(context) as write, aclosing(answers):
                 async for answer in answers:
                     await write(answer)
@@ -151,8 +177,8 @@ class Router(grpc.GenericRpcHandler):
             return marked
         return shard_of(request.job_id, self._directory.shard_count)
 
-    def _find(self, shard: int, context: Context) -> LocalShard | Remote:
-        """Return who answers a call about a shard.
+    def _find(self, shard: int, context: Context) -> LocalShard | str:
+        """Return the shard that a call is about, or the `host:port` of its owner.
 
         Raises:
             CallRefused: when no one does.
@@ -163,7 +189,7 @@ class Router(grpc.GenericRpcHandler):
         address = self._directory.owner_of(shard)
         if address is None or marked_shard(context) is not None:
             raise CallRefused(no_owner_status(shard, self._directory.trouble(shard)))
-        return Remote(address)
+        return address
 
     async def _session(self, requests: AsyncIterator[Any], context: Context) -> None:
         await accept(context, self._peers, self._find_agents)
