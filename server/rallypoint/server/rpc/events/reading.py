@@ -67,7 +67,7 @@ class Batch(Struct):
 
 
 _KINDS = {number: kind for kind, number in KINDS.items()}
-_ANY = NUMBER_MAX
+ANY_LOST = NUMBER_MAX
 """Stands for the lost events of a reader who wants those that are kept, whatever was lost."""
 
 
@@ -77,10 +77,9 @@ def to_list(request: events_pb2.ListEventsRequest) -> tuple[Asked, Place | None]
     Raises:
         InvalidMessage: when the request breaks the contract.
     """
-    check(request)
-    job_id = JobId(request.job_id) if request.job_id else None
+    kinds, job_id = to_kinds(request), JobId(request.job_id) if request.job_id else None
     size = request.page_size or PAGE_MAX
-    asked = Asked(job_id, _to_kinds(request), request.after_sequence, size)
+    asked = Asked(job_id, kinds, request.after_sequence, size)
     if not request.page_token:
         return asked, None
     after, lost = read_token(request.page_token, r"(\d{1,16}):(\d{1,16})")
@@ -93,13 +92,12 @@ def to_watch(request: events_pb2.WatchEventsRequest) -> Asked:
     Raises:
         InvalidMessage: when the request breaks the contract.
     """
-    check(request)
-    job_id = JobId(request.job_id) if request.job_id else None
+    kinds, job_id = to_kinds(request), JobId(request.job_id) if request.job_id else None
     after = request.after_sequence if request.HasField("after_sequence") else None
-    return Asked(job_id, _to_kinds(request), after)
+    return Asked(job_id, kinds, after)
 
 
-def to_kinds_checked(
+def to_kinds(
     request: events_pb2.ListEventsRequest | events_pb2.WatchEventsRequest,
 ) -> frozenset[EventKind]:
     """Return the wanted kinds of a request; empty: all.
@@ -108,12 +106,6 @@ def to_kinds_checked(
         InvalidMessage: when the request breaks the contract.
     """
     check(request)
-    return _to_kinds(request)
-
-
-def _to_kinds(
-    request: events_pb2.ListEventsRequest | events_pb2.WatchEventsRequest,
-) -> frozenset[EventKind]:
     for place, number in enumerate(request.kinds):
         require(number in _KINDS, f"kinds[{place}]", "must be a kind of event")
     return frozenset(_KINDS[number] for number in request.kinds)
@@ -130,7 +122,7 @@ def begin(asked: Asked, state: State) -> Place:
     if asked.after is None:
         return Place(log.last, lost)
     if asked.after == 0:
-        return Place(0, _ANY)
+        return Place(0, ANY_LOST)
     if not lost <= asked.after <= log.last:
         raise InputRefused(_compacted(state, lost))
     return Place(asked.after, lost)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.rpc.calls import CallRefused, Context
 from rallypoint.server.rpc.errors import no_owner_status, refusal_status
-from rallypoint.server.rpc.events.reading import to_kinds_checked
+from rallypoint.server.rpc.events.reading import ANY_LOST, to_kinds
 from rallypoint.server.rpc.reading.pages import PAGE_BYTES_MAX, PAGE_MAX, Room, read_token
 from rallypoint.server.rpc.routing.merging.parts import (
     Parts,
@@ -23,10 +23,6 @@ from rallypoint.server.rpc.routing.merging.parts import (
 from rallypoint.server.rpc.routing.table import Route
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.wire.durations import to_unix_ms
-from rallypoint.wire.limits import NUMBER_MAX
-
-_ANY = NUMBER_MAX
-"""Stands for the lost events of a reader who wants those that are kept, whatever was lost."""
 
 
 async def list_events(
@@ -38,7 +34,7 @@ async def list_events(
         InvalidMessage: when the request breaks the contract.
         CallRefused: when a shard does not answer, or events are lost.
     """
-    to_kinds_checked(request)
+    to_kinds(request)
     _refuse_number(request.after_sequence)
     after, lost = _begin(request, parts.count)
     size = request.page_size or PAGE_MAX
@@ -59,7 +55,7 @@ def _begin(request: events_pb2.ListEventsRequest, count: int) -> tuple[list[int]
             read_position(lost, count, "page_token"),
         )
     begins = read_position(request.after_position, count, "after_position")
-    return begins, [at or _ANY for at in begins]
+    return begins, [at or ANY_LOST for at in begins]
 
 
 def _merge(
@@ -113,7 +109,7 @@ async def watch_events(
         InvalidMessage: when the request breaks the contract.
         CallRefused: when a shard answers no more, or events are lost.
     """
-    to_kinds_checked(request)
+    to_kinds(request)
     _refuse_number(request.after_sequence)
     has_begin = bool(request.after_position) or request.HasField("after_sequence")
     position = read_position(request.after_position, parts.count, "after_position")
