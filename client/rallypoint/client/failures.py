@@ -110,6 +110,9 @@ def _convert(failure: Failure) -> errors.RallypointError:
         convert = _BY_DETAIL.get(type(detail))
         if convert is not None:
             return convert(failure, detail)
+        if type(detail) in _COPIED:
+            copy, names = _COPIED[type(detail)]
+            return copy(text, **{name: getattr(detail, name) for name in names})
     if failure.code is grpc.StatusCode.INVALID_ARGUMENT:
         return errors.InvalidRequest(text, field=failure.details.field)
     if failure.details.reason == "PARTICIPANT_ARRIVED":
@@ -152,37 +155,9 @@ def _stale(failure: Failure, detail: details_pb2.StaleSender) -> errors.Rallypoi
     return kind(failure.text, expected=detail.expected, actual=detail.actual)
 
 
-def _mismatch(failure: Failure, detail: details_pb2.BarrierMismatch) -> errors.RallypointError:
-    return errors.BarrierMismatch(
-        failure.text, name=detail.name, expected=detail.expected, actual=detail.actual
-    )
-
-
 def _missing(failure: Failure, detail: details_pb2.KeysMissing) -> errors.RallypointError:
     keys = tuple(detail.keys)
     return errors.KeysMissing(failure.text, keys=keys, missing_count=detail.missing_count)
-
-
-def _compacted(failure: Failure, detail: details_pb2.KeysCompacted) -> errors.RallypointError:
-    return errors.KeysCompacted(
-        failure.text, oldest_revision=detail.oldest_revision, epoch=detail.epoch
-    )
-
-
-def _events_compacted(
-    failure: Failure, detail: details_pb2.EventsCompacted
-) -> errors.RallypointError:
-    return errors.EventsCompacted(
-        failure.text, oldest_sequence=detail.oldest_sequence, epoch=detail.epoch
-    )
-
-
-def _revision_compacted(
-    failure: Failure, detail: details_pb2.RevisionCompacted
-) -> errors.RallypointError:
-    return errors.RevisionCompacted(
-        failure.text, oldest_revision=detail.oldest_revision, epoch=detail.epoch
-    )
 
 
 def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.RallypointError:
@@ -195,26 +170,21 @@ def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.Rallypo
     )
 
 
-def _unknown_job(failure: Failure, detail: details_pb2.UnknownJob) -> errors.RallypointError:
-    return errors.UnknownJob(failure.text, job_id=detail.job_id)
-
-
-def _unknown_node(failure: Failure, detail: details_pb2.UnknownNode) -> errors.RallypointError:
-    return errors.UnknownNode(failure.text, job_id=detail.job_id, node_name=detail.node_name)
-
-
 _BY_DETAIL: dict[type[Message], Callable[[Failure, Any], errors.RallypointError]] = {
     details_pb2.BarrierBroken: _broken,
-    details_pb2.BarrierMismatch: _mismatch,
-    details_pb2.EventsCompacted: _events_compacted,
-    details_pb2.KeysCompacted: _compacted,
     details_pb2.KeysMissing: _missing,
     details_pb2.LimitReached: _limit,
-    details_pb2.RevisionCompacted: _revision_compacted,
     details_pb2.StaleSender: _stale,
-    details_pb2.UnknownJob: _unknown_job,
-    details_pb2.UnknownNode: _unknown_node,
 }
+_COPIED: dict[type[Message], tuple[Callable[..., errors.RallypointError], tuple[str, ...]]] = {
+    details_pb2.BarrierMismatch: (errors.BarrierMismatch, ("name", "expected", "actual")),
+    details_pb2.EventsCompacted: (errors.EventsCompacted, ("oldest_sequence", "epoch")),
+    details_pb2.KeysCompacted: (errors.KeysCompacted, ("oldest_revision", "epoch")),
+    details_pb2.RevisionCompacted: (errors.RevisionCompacted, ("oldest_revision", "epoch")),
+    details_pb2.UnknownJob: (errors.UnknownJob, ("job_id",)),
+    details_pb2.UnknownNode: (errors.UnknownNode, ("job_id", "node_name")),
+}
+"""Those whose fields an error has under the same names."""
 _BY_CODE: dict[grpc.StatusCode, type[errors.RallypointError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,
