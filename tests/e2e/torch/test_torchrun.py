@@ -167,7 +167,7 @@ TRAINING = """
     import os
     import torch
     import torch.distributed as dist
-    from rallypoint.torch.store import Store
+    from rallypoint.torch import Store
 
     dist.init_process_group("gloo")
     one = torch.ones(1)

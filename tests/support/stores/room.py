@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.torch.store import Store
+from rallypoint.torch import Store
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from support.core.served import Agent, Served, served
 

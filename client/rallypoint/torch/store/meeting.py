@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rallypoint.client.errors import BarrierBroken, Forgotten, RallypointError
 from rallypoint.client.values import BreakReason
@@ -53,14 +54,14 @@ def synchronize(
     Raises:
         DistStoreError: when ranks are missing; it names them.
     """
-    deadline, data = Deadline(timeout), to_bytes(data)
+    caller, data = _Caller(store, rank, world_size, Deadline(timeout)), to_bytes(data)
     room = min(PAYLOAD_BYTES_MAX, PAYLOADS_BYTES_MAX // world_size) - len(_HERE)
     if len(data) <= room:
-        return _exchange(store, _HERE + data, rank, world_size, key_prefix, deadline)
+        return _exchange(caller, _HERE + data, key_prefix)
     key = f"rallypoint.synchronize/{secrets.token_hex(8)}"
     store.set(key, data)
     try:
-        return _exchange(store, _AT_KEY + key.encode(), rank, world_size, key_prefix, deadline)
+        return _exchange(caller, _AT_KEY + key.encode(), key_prefix)
     finally:
         store.delete_key(key)
 
@@ -108,64 +109,58 @@ def barrier(
     """
     if rank is None and rank_tracing_decoder is not None:
         raise ValueError("rank_tracing_decoder needs a rank")
-    deadline = Deadline(barrier_timeout)
-    _meet(store, b"", rank, world_size, key_prefix, deadline, rank_tracing_decoder)
+    caller = _Caller(store, rank, world_size, Deadline(barrier_timeout))
+    _meet(caller, b"", key_prefix, rank_tracing_decoder)
 
 
-def _exchange(
-    store: Store, payload: bytes, rank: int, world_size: int, key_prefix: str, deadline: Deadline
-) -> list[bytes]:
+class _Caller(NamedTuple):
+    """Who waits for all ranks."""
+
+    store: Store
+    rank: int | None
+    world_size: int
+    deadline: Deadline
+
+
+def _exchange(caller: _Caller, payload: bytes, key_prefix: str) -> list[bytes]:
     """Return the data of all ranks."""
     name = f"{key_prefix}/synchronize"
-    payloads = _meet(store, payload, rank, world_size, name, deadline)
+    payloads = _meet(caller, payload, name)
     at_keys = [one[1:].decode() for one in payloads if one.startswith(_AT_KEY)]
     if not at_keys:
         return [one[1:] for one in payloads]
-    found = dict(zip(at_keys, store.multi_get(at_keys), strict=True))
+    found = dict(zip(at_keys, caller.store.multi_get(at_keys), strict=True))
     # The keys go when all ranks have read them.
-    _meet(store, b"", rank, world_size, f"{name}/read", deadline)
+    _meet(caller, b"", f"{name}/read")
     return [found[one[1:].decode()] if one.startswith(_AT_KEY) else one[1:] for one in payloads]
 
 
 def _meet(
-    store: Store,
-    payload: bytes,
-    rank: int | None,
-    world_size: int,
-    key_prefix: str,
-    deadline: Deadline,
-    describe: Callable[[int], str] | None = None,
+    caller: _Caller, payload: bytes, key_prefix: str, describe: Callable[[int], str] | None = None
 ) -> list[bytes]:
     """Wait for all ranks; return the payload of each, by rank."""
     try:
-        return _arrive(store, payload, rank, world_size, key_prefix, deadline)
+        return _arrive(caller, payload, caller.store.prefix + key_prefix)
     except BarrierBroken as error:
-        raise _broken(store, error, rank, world_size, key_prefix, deadline, describe) from error
+        raise _broken(caller, error, key_prefix, describe) from error
     except RallypointError as error:
-        raise to_store_error(error, store.connection.job_id) from error
+        raise to_store_error(error, caller.store.connection.job_id) from error
 
 
-def _arrive(
-    store: Store,
-    payload: bytes,
-    rank: int | None,
-    world_size: int,
-    key_prefix: str,
-    deadline: Deadline,
-) -> list[bytes]:
-    connection, names = store.connection, store.prefix + key_prefix
-    tries = Tries(connection, deadline)
+def _arrive(caller: _Caller, payload: bytes, name: str) -> list[bytes]:
+    connection = caller.store.connection
+    tries = Tries(connection, caller.deadline)
     while True:
-        participant, expected = _place(store, rank, world_size)
+        participant, expected = _place(*caller[:3])
         try:
             answer = connection.client.arrive(
                 connection.job_id,
-                encode_key(names, NAME_BYTES_MAX),
+                encode_key(name, NAME_BYTES_MAX),
                 participant,
                 expected=expected,
                 payload=payload,
                 scope=connection.scope,
-                timeout_s=deadline.left_s(),
+                timeout_s=caller.deadline.left_s(),
             )
             return list(answer.payloads)
         except Forgotten:
@@ -198,15 +193,13 @@ def _name(rank: int) -> str:
 
 
 def _broken(
-    store: Store,
+    caller: _Caller,
     error: BarrierBroken,
-    rank: int | None,
-    world_size: int,
     key_prefix: str,
-    deadline: Deadline,
     describe: Callable[[int], str] | None,
 ) -> RuntimeError:
     """Return what is raised for a barrier that has failed, in the words of torch."""
+    store, rank, world_size, deadline = caller
     where = "" if rank is None else f" on rank {rank}"
     if error.reason is not BreakReason.OVERDUE:
         return StoreError(f"barrier{where}, for key prefix: {key_prefix}: {error}")

@@ -4,10 +4,14 @@ A short value is held as it is, so numbers can be added to and other programs ca
 one is held in parts, which are keys too and never change; the key then says which they are, and
 holds what was appended since. Such a record begins with a mark, and so does a short value that
 begins like one, or would if something was appended to it.
+
+A queue is one value: each entry after its length. An empty queue does not exist, so waiting for a
+key is waiting for an entry.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -18,6 +22,10 @@ VALUE_BYTES_MAX = 8 * 1_048_576
 MARK = b"\0rallypoint\0"
 _PLAIN, _PARTED = b"=", b"+"
 _RECORD = struct.Struct(">16sQ")
+_LENGTH = struct.Struct(">I")
+NUMBER_MIN, NUMBER_MAX = -(2**63), 2**63 - 1
+"""What fits into 64 bits."""
+_NUMBER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
 class Parted(NamedTuple):
@@ -74,3 +82,41 @@ def unpack(held: bytes) -> bytes | Parted:
 def split(value: bytes) -> list[bytes]:
     """Return the parts of a long value."""
     return [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
+
+
+def read_number(held: bytes | None) -> int:
+    """Return the number that a value is for torch.
+
+    It is read as C++ does: spaces before it, a sign, zeros, and whatever follows the digits. An
+    empty value counts as 0.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    if not held:
+        return 0
+    found = _NUMBER.match(held)
+    if found is None:
+        raise ValueError(f"the key holds no number: {held[:32]!r}")
+    return int(found[1])
+
+
+def pack_entry(value: bytes) -> bytes:
+    """Return an entry of a queue."""
+    return _LENGTH.pack(len(value)) + value
+
+
+def cut_entry(held: bytes) -> tuple[bytes, bytes]:
+    """Return the first value of a queue, and the queue without it."""
+    (length,) = _LENGTH.unpack_from(held)
+    end = _LENGTH.size + length
+    return held[_LENGTH.size : end], held[end:]
+
+
+def count_entries(held: bytes | None) -> int:
+    """Return how many values a queue has."""
+    entries = at = 0
+    while held is not None and at < len(held):
+        at += _LENGTH.size + _LENGTH.unpack_from(held, at)[0]
+        entries += 1
+    return entries

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
-from rallypoint.client.errors import Forgotten, LimitReached, RallypointError
+from rallypoint.client.errors import Forgotten, LimitReached, RallypointError, Refused
 from rallypoint.torch.store.names import encode_key, is_digest
 from rallypoint.torch.store.packing import (
+    NUMBER_MAX,
+    NUMBER_MIN,
     PART_BYTES,
     VALUE_BYTES_MAX,
     Parted,
     can_be_appended,
     pack_short,
+    read_number,
     split,
     unpack,
 )
@@ -34,6 +38,8 @@ from rallypoint.torch.store.reading import (
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
+AMOUNT_MAX = 2**53 - 1
+"""Most that the contract lets a call add."""
 WRITES_PER_CALL = 256
 """Most changes of one WriteKeys."""
 NAMED_MAX = 4_096
@@ -83,23 +89,39 @@ class Space(Reading):
         held = [(name, self._hold(value, tries.limit_s)) for name, value in pairs]
         # A key that exists may have parts to delete. Most do not exist: try that first.
         for batch in _by_bytes(held):
-            answer = self._connection.client.write_keys(
-                self._job_id,
-                [_set_if(name, value, ABSENT) for name, value in batch],
-                scope=self._scope,
-                timeout_s=tries.limit_s,
-            )
-            for (name, value), result in zip(batch, answer.results, strict=True):
+            results = self._write([_set_if(*pair, ABSENT) for pair in batch], tries.limit_s)
+            for (name, value), result in zip(batch, results, strict=True):
                 if not result.was_changed:
                     self._replace(name, value, result.kv, tries)
 
     def add(self, name: str, amount: int, limit_s: float) -> int:
-        """Add to the number that a key holds; return the sum."""
-        limit_s = max(CALL_S_MIN, limit_s)
-        answer = self._connection.client.add_to_key(
-            self._job_id, name, amount, scope=self._scope, timeout_s=limit_s
-        )
-        return answer.sum
+        """Add to the number that a key holds, 0 if it does not exist; return the sum.
+
+        The coordinator reads fewer texts as numbers than torch, and adds less at once. The others
+        are read here.
+
+        Raises:
+            ValueError: when it holds no number, or the sum has more than 64 bits.
+            TypeError: when the amount has more than 64 bits.
+            RallypointError: when it fails otherwise.
+        """
+        if abs(amount) <= AMOUNT_MAX:
+            write = keys_pb2.KeyWrite(key=name, add=keys_pb2.KeyWrite.Add(amount=amount))
+            with suppress(Refused):
+                return self._write([write], max(CALL_S_MIN, limit_s))[0].sum
+        if not NUMBER_MIN <= amount <= NUMBER_MAX:
+            raise TypeError(f"{amount} does not fit into 64 bits")
+        total = 0
+
+        def decide(held: bytes | None) -> bytes:
+            nonlocal total
+            total = amount + read_number(held)
+            if not NUMBER_MIN <= total <= NUMBER_MAX:
+                raise ValueError(f"the sum {total} does not fit into 64 bits")
+            return b"%d" % total
+
+        self.change(name, decide, limit_s)
+        return total
 
     def change(
         self, name: str, decide: Callable[[bytes | None], bytes | None], limit_s: float
@@ -165,9 +187,7 @@ class Space(Reading):
         """Append to what a key holds; return whether it had room."""
         write = keys_pb2.KeyWrite(key=name, append=keys_pb2.KeyWrite.Append(value=more))
         try:
-            self._connection.client.write_keys(
-                self._job_id, [write], scope=self._scope, timeout_s=tries.limit_s
-            )
+            self._write([write], tries.limit_s)
         except LimitReached as error:
             if error.kind != details_pb2.LIMIT_KIND_VALUE_BYTES:
                 raise
@@ -186,7 +206,7 @@ class Space(Reading):
             kv = self._fetch([name], Deadline(0.0)).get(name)
             if kv is None:
                 return False
-            if self._delete_if(kv, tries.limit_s):
+            if self._set_over(name, None, kv, tries.limit_s):
                 return True
             tries.pause_for(name)
 
@@ -209,9 +229,7 @@ class Space(Reading):
             value = self._load(kv)
             if value is not None:
                 first, rest = cut(value)
-                if not rest and self._delete_if(kv, tries.limit_s):
-                    return first
-                if rest and self._swap(name, rest, kv, tries.limit_s):
+                if self._swap(name, rest or None, kv, tries.limit_s):
                     return first
             tries.pause_for(name)
 
@@ -222,38 +240,33 @@ class Space(Reading):
                 return
             tries.pause_for(name)
             kv = self._fetch([name], Deadline(0.0)).get(name)
-        self._connection.client.put_key(
-            self._job_id, name, held, scope=self._scope, timeout_s=tries.limit_s
-        )
+        put = keys_pb2.KeyWrite(key=name, put=keys_pb2.KeyWrite.Put(value=held))
+        self._write([put], tries.limit_s)
 
     def _set_over(
-        self, name: str, held: bytes, kv: keys_pb2.KeyValue | None, limit_s: float
+        self, name: str, held: bytes | None, kv: keys_pb2.KeyValue | None, limit_s: float
     ) -> bool:
-        """Set a key if it is as it was, None if it did not exist; return whether it was."""
-        expected = ABSENT if kv is None else keys_pb2.KeyCondition(mod_revision=kv.mod_revision)
-        answer = self._connection.client.compare_and_set_key(
-            self._job_id, name, held, expected=expected, scope=self._scope, timeout_s=limit_s
-        )
-        if answer.was_changed and kv is not None:
-            self._drop_parts(kv.value, limit_s)
-        return answer.was_changed
+        """Set a key if it is as it was, None if it did not exist; return whether it was.
 
-    def _swap(self, name: str, value: bytes, kv: keys_pb2.KeyValue | None, limit_s: float) -> bool:
-        """Set the value of a key if the key is as it was; return whether it was."""
-        held = self._hold(value, limit_s)
+        Without something to hold it is deleted.
+        """
+        expected = ABSENT if kv is None else keys_pb2.KeyCondition(mod_revision=kv.mod_revision)
+        deletion = keys_pb2.KeyWrite(key=name, delete=keys_pb2.KeyWrite.Delete(expected=expected))
+        write = deletion if held is None else _set_if(name, held, expected)
+        was_changed = self._write([write], limit_s)[0].was_changed
+        if was_changed and kv is not None:
+            self._drop_parts(kv.value, limit_s)
+        return was_changed
+
+    def _swap(
+        self, name: str, value: bytes | None, kv: keys_pb2.KeyValue | None, limit_s: float
+    ) -> bool:
+        """Do what `_set_over` does for a value of any length."""
+        held = None if value is None else self._hold(value, limit_s)
         was_set = self._set_over(name, held, kv, limit_s)
-        if not was_set:
+        if held is not None and not was_set:
             self._drop_parts(held, limit_s)
         return was_set
-
-    def _delete_if(self, kv: keys_pb2.KeyValue, limit_s: float) -> bool:
-        expected = keys_pb2.KeyCondition(mod_revision=kv.mod_revision)
-        answer = self._connection.client.delete_key(
-            self._job_id, kv.key, expected=expected, scope=self._scope, timeout_s=limit_s
-        )
-        if answer.was_changed:
-            self._drop_parts(kv.value, limit_s)
-        return answer.was_changed
 
     def _hold(self, value: bytes, limit_s: float) -> bytes:
         """Return what a key holds for a value, after its parts are written."""
@@ -267,9 +280,7 @@ class Space(Reading):
         ]
         try:
             for batch in batches(writes, PARTS_PER_CALL):
-                self._connection.client.write_keys(
-                    self._job_id, batch, scope=self._scope, timeout_s=limit_s
-                )
+                self._write(batch, limit_s)
         except LimitReached:
             self._drop_parts(parted.pack(), limit_s)  # there was no room for all of them
             raise
@@ -283,9 +294,15 @@ class Space(Reading):
                 keys_pb2.KeyWrite(key=name, delete=deletion) for name in self._part_names(parted)
             ]
             for batch in batches(writes, WRITES_PER_CALL):
-                self._connection.client.write_keys(
-                    self._job_id, batch, scope=self._scope, timeout_s=limit_s
-                )
+                self._write(batch, limit_s)
+
+    def _write(
+        self, writes: Sequence[keys_pb2.KeyWrite], limit_s: float
+    ) -> Sequence[keys_pb2.KeyWritten]:
+        """Make changes in one call, all or none; return what became of each."""
+        client = self._connection.client
+        answer = client.write_keys(self._job_id, writes, scope=self._scope, timeout_s=limit_s)
+        return answer.results
 
 
 def _check_length(value: bytes) -> None:

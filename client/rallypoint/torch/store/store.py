@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch.distributed as dist
 
-from rallypoint.client.errors import KeysMissing, RallypointError, Refused
+from rallypoint.client.errors import KeysMissing, RallypointError
 from rallypoint.client.values import Scope
-from rallypoint.torch.store import queues
 from rallypoint.torch.store.connection import Connection, enter, leave
 from rallypoint.torch.store.failures import (
     QueueEmptyError,
@@ -27,7 +26,7 @@ from rallypoint.torch.store.failures import (
     timeout_error,
     to_store_error,
 )
-from rallypoint.torch.store.numbers import AMOUNT_MAX, add_as_torch
+from rallypoint.torch.store.packing import count_entries, cut_entry, pack_entry
 from rallypoint.torch.store.space import Space
 from rallypoint.worker.environment import NotAWorker
 
@@ -190,12 +189,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """
         name = self._name(key)
         with self._errors():
-            if abs(amount) <= AMOUNT_MAX:
-                try:
-                    return self._space.add(name, amount, self._limit_s)
-                except Refused:
-                    pass  # torch reads more texts as numbers than the coordinator does
-            return add_as_torch(self._space, name, amount, self._limit_s)
+            return self._space.add(name, amount, self._limit_s)
 
     def check(self, keys: Sequence[Text]) -> bool:
         """Return whether all of these keys exist, as a key or as a queue."""
@@ -291,7 +285,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
     def queue_push(self, key: Text, value: Text) -> None:
         """Append a value to a queue."""
-        entry = queues.pack(to_bytes(value))
+        entry = pack_entry(to_bytes(value))
         with self._errors():
             self._space.append(self._space.queue_of(_text(key)), entry, self._limit_s)
 
@@ -309,22 +303,15 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         text, limit = _text(key), self.timeout
         wait_s = timedelta_s(limit) if block else 0.0
         with self._errors([text], limit, is_queue=not block):
-            return self._space.pop(self._space.queue_of(text), wait_s, queues.cut)
+            return self._space.pop(self._space.queue_of(text), wait_s, cut_entry)
 
     def queue_len(self, key: Text) -> int:
         """Return how many values a queue has."""
         with self._errors():
-            return queues.count(self._space.peek(self._space.queue_of(_text(key)), self._limit_s))
+            held = self._space.peek(self._space.queue_of(_text(key)), self._limit_s)
+        return count_entries(held)
 
-    # --- What C++ calls these ---------------------------------------------------------------------
-
-    def getNumKeys(self) -> int:
-        """Return how many keys there are."""
-        return self.num_keys()
-
-    def deleteKey(self, key: Text) -> bool:
-        """Delete a key; return whether it existed."""
-        return self.delete_key(key)
+    getNumKeys, deleteKey = num_keys, delete_key  # what C++ calls these
 
     # --- Inside -----------------------------------------------------------------------------------
 
