@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
 from rallypoint.server.rpc.guards.access.caller import Proof, Role
 from rallypoint.server.rpc.guards.access.gate import CURRENT
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.durations import to_timestamp
+from rallypoint.wire.mapping import Mapper, numbers_of
 
-_ROLES: Mapping[Role, coordinator_pb2.AccessRole.ValueType] = {
-    Role.AGENT: coordinator_pb2.ACCESS_ROLE_AGENT,
-    Role.OPERATOR: coordinator_pb2.ACCESS_ROLE_OPERATOR,
-    Role.VIEWER: coordinator_pb2.ACCESS_ROLE_VIEWER,
-    Role.WORKER: coordinator_pb2.ACCESS_ROLE_WORKER,
-    Role.RELAY: coordinator_pb2.ACCESS_ROLE_RELAY,
-}
-_PROOFS: Mapping[Proof, coordinator_pb2.CallerProof.ValueType] = {
-    Proof.TOKEN: coordinator_pb2.CALLER_PROOF_ACCESS_TOKEN,
-    Proof.CERTIFICATE: coordinator_pb2.CALLER_PROOF_CERTIFICATE,
-    Proof.WORKER_TOKEN: coordinator_pb2.CALLER_PROOF_WORKER_TOKEN,
-}
+_ROLES = numbers_of(Role, coordinator_pb2.AccessRole.DESCRIPTOR)
+_PROOFS = numbers_of(Proof, coordinator_pb2.CallerProof.DESCRIPTOR, {Proof.TOKEN: "ACCESS_TOKEN"})
 
 
 class Protection(Struct, frozen=True):
@@ -37,6 +26,7 @@ class Protection(Struct, frozen=True):
 
 
 OPEN = Protection()
+_ACCESS = Mapper(Protection, coordinator_pb2.CoordinatorAccess)
 
 
 def describe(response: coordinator_pb2.GetCoordinatorResponse, protection: Protection) -> None:
@@ -46,9 +36,7 @@ def describe(response: coordinator_pb2.GetCoordinatorResponse, protection: Prote
     """
     response.coordinator.ClearField("access")  # of another coordinator, if any
     if protection != OPEN:
-        response.coordinator.access.tls = protection.tls
-        response.coordinator.access.client_certificates = protection.client_certificates
-        response.coordinator.access.authenticates = protection.authenticates
+        response.coordinator.access.CopyFrom(_ACCESS.to_message(protection))
     entry = CURRENT.get()
     if entry is None or entry.caller is None:
         return
