@@ -102,7 +102,7 @@ class Readers:
             self._event_rule.begin_again(server)
         found = server.state.events.find(None, place.after, EVERYTHING)
         for event in found.events:
-            event_message(event, server.now_ms())
+            event_message(event, server.state.clocks, server.now_ms())
         self._event_rule.read(server, found.events)
         self._after[server.life] = found.looked_at
 
@@ -114,9 +114,9 @@ def look(server: Server, job_id: JobId) -> Seen | None:
     if job is None:
         return None
     message = job_message(state, job, now_ms)
-    latest = latest_run_message(job, now_ms)
-    runs = [past_run_message(run, now_ms) for run in job.runs]
-    rounds = [past_round_message(one, now_ms) for one in job.history]
+    latest = latest_run_message(job, state.clocks, now_ms)
+    runs = [past_run_message(run, state.clocks, now_ms) for run in job.runs]
+    rounds = [past_round_message(one, state.clocks, now_ms) for one in job.history]
     for one in rounds:
         _drop_times(one)
     is_open = message.outcome == job_pb2.OUTCOME_OPEN

@@ -158,7 +158,7 @@ class Rig:
                     check(request)
                 case job_service_pb2.ListRunsRequest() | job_service_pb2.ListRoundsRequest():
                     _, token = to_page(request)
-                    list_runs(self.state.jobs[JobId(JOB)], token, self.now_ms)
+                    list_runs(self.state.jobs[JobId(JOB)], token, self.state.clocks, self.now_ms)
                 case node_service_pb2.GetNodeRequest():
                     to_node(request)
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
@@ -259,7 +259,9 @@ class Rig:
         lines = [summary_message(self.state, job, self.now_ms) for job in jobs]
         page = job_service_pb2.ListJobsResponse(jobs=lines).SerializeToString()
         events = self.state.events.find(None, 0, EVENTS_MAX).events
-        told = [event_message(event, self.now_ms) for event in events[-SHOWN_MAX:]]
+        told = [
+            event_message(event, self.state.clocks, self.now_ms) for event in events[-SHOWN_MAX:]
+        ]
         return page + b"".join(one.SerializeToString() for one in (*wholes, *told))
 
     def advance(self, ms: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import ClockMeasured
 from rallypoint.server.core.model.barrier import (
     BarrierKey,
     Expected,
@@ -18,7 +19,6 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.rpc.views.times import Distances
 from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench
@@ -35,15 +35,10 @@ PROGRAM = Program("train.py", command_line="train.py --epochs 3", user="ada")
 Scene = Callable[[], Bench]
 
 
-class _Fixed(Distances):
-    def find(self, at_ms: int) -> int | None:
-        return STARTED_MS
-
-
 def show(bench: Bench) -> job_pb2.Job:
     """Return the job as the coordinator shows it."""
-    with _Fixed().used():
-        return job_message(bench.state, bench.job(JOB), bench.now_ms)
+    bench.state.clocks.take(ClockMeasured(0, STARTED_MS))
+    return job_message(bench.state, bench.job(JOB), bench.now_ms)
 
 
 def join(bench: Bench, *numbers: int, **facts: Any) -> tuple[FakeAgent, ...]:

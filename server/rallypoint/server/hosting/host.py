@@ -32,7 +32,6 @@ from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.router import Router
 from rallypoint.server.rpc.routing.table import SERVICE_NAMES
 from rallypoint.server.rpc.standard import Health, add_reflection
-from rallypoint.server.rpc.views.times import Distances
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.listening import bind
@@ -101,8 +100,7 @@ class Host:
         """
         self._loading.add(number)
         try:
-            with Distances().used():
-                shard = await open_shard(number, journal, self._settings, self._shared)
+            shard = await open_shard(number, journal, self._settings, self._shared)
             if number in self._unwanted:
                 self._shared.together.remove(shard.state.holding)
                 raise Halted(f"shard {number} was halted while it was loaded")

@@ -58,10 +58,10 @@ def _ended_ms(job: Job, now_ms: int) -> int:
 
 
 def _collect_job(state: State, job: Job, now_ms: int) -> LeftJob:
-    runs = [latest_run_message(job, now_ms)]
-    runs += [past_run_message(run, now_ms) for run in reversed(job.runs)]
+    runs = [latest_run_message(job, state.clocks, now_ms)]
+    runs += [past_run_message(run, state.clocks, now_ms) for run in reversed(job.runs)]
     events = state.events.find(job.job_id, 0, EVENTS_MAX).events
-    shown = [event_message(event, now_ms) for event in events]
+    shown = [event_message(event, state.clocks, now_ms) for event in events]
     return LeftJob(
         job=job_message(state, job, now_ms).SerializeToString(),
         summary=summary_message(state, job, now_ms).SerializeToString(),

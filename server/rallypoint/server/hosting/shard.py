@@ -38,7 +38,6 @@ from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.routing.table import ROUTES
-from rallypoint.server.rpc.views.times import Distances, current_distances
 from rallypoint.server.rpc.worker_service import WorkerService
 
 T = TypeVar("T")
@@ -85,7 +84,6 @@ class Shard:
         coordinator: Coordinator,
         outboxes: Outboxes,
         services: Mapping[str, Any],
-        distances: Distances,
         worker_tokens: WorkerTokens,
         together: Together,
     ) -> None:
@@ -94,8 +92,6 @@ class Shard:
         self.state = state
         self.services = services
         """The servicers, by the full names of their services."""
-        self.distances = distances
-        """Of the shard's journal time; in use where its services are called."""
         self.worker_tokens = worker_tokens
         """Of its journal."""
         self._journal = journal
@@ -121,8 +117,7 @@ class Shard:
         Raises:
             JournalFailed: when a batch could not be appended.
         """
-        with self.distances.used():
-            await self._coordinator.run()
+        await self._coordinator.run()
 
     def knows_worker(self, claim: Claim) -> bool:
         """Return whether members of a round hold a token that an earlier coordinator has made."""
@@ -147,7 +142,7 @@ class Shard:
 async def open_shard(
     number: int, journal: Journal, settings: ShardSettings, shared: Shared
 ) -> Shard:
-    """Load a shard, which takes a new epoch; the distances in use follow its clocks.
+    """Load a shard, which takes a new epoch.
 
     Args:
         number: of the shard; 0 for the only one.
@@ -162,8 +157,7 @@ async def open_shard(
     begun = await begin(
         journal, settings.timing, listens=settings.listens, shard=shard, together=shared.together
     )
-    state, outboxes, distances = begun.state, Outboxes(), current_distances()
-    distances.follow(state.clocks)
+    state, outboxes = begun.state, Outboxes()
     coordinator = Coordinator(
         *(state, journal, outboxes, begun.clock),
         announces=settings.announces,
@@ -191,7 +185,7 @@ async def open_shard(
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
     return Shard(
-        *(number, journal, state, coordinator, outboxes, services, distances, tokens),
+        *(number, journal, state, coordinator, outboxes, services, tokens),
         shared.together,
     )
 

@@ -14,6 +14,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import Context, unknown_job
 from rallypoint.server.rpc.convert.bounds import check
@@ -104,8 +105,9 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> service_pb2.ListRunsResponse:
         """Return a page of the runs of a job."""
         (size, token), page = to_page(request), service_pb2.ListRunsResponse()
-        job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
-        runs = list_runs(job, token, now_ms)
+        look = partial(_look, JobId(request.job_id))
+        job, clocks, now_ms = await self._coordinator.read(look)
+        runs = list_runs(job, token, clocks, now_ms)
         page.next_page_token = await fill_page(self._pace, page.runs, runs, size)
         return page
 
@@ -114,8 +116,9 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> service_pb2.ListRoundsResponse:
         """Return a page of the rounds of a job that have ended."""
         (size, token), page = to_page(request), service_pb2.ListRoundsResponse()
-        job, now_ms = await self._coordinator.read(partial(_look, JobId(request.job_id)))
-        rounds = list_rounds(job, request.run, token, now_ms)
+        look = partial(_look, JobId(request.job_id))
+        job, clocks, now_ms = await self._coordinator.read(look)
+        rounds = list_rounds(job, request.run, token, clocks, now_ms)
         page.next_page_token = await fill_page(self._pace, page.rounds, rounds, size)
         return page
 
@@ -299,8 +302,8 @@ def _picture(
     return take_picture(state, _find(state, job_id, now_ms), now_ms, explain)
 
 
-def _look(job_id: JobId, state: State, now_ms: int) -> tuple[Job, int]:
-    return _find(state, job_id, now_ms), now_ms
+def _look(job_id: JobId, state: State, now_ms: int) -> tuple[Job, Clocks, int]:
+    return _find(state, job_id, now_ms), state.clocks, now_ms
 
 
 def _render_missing(unknown: _UnknownJob, version: int) -> Rendering:

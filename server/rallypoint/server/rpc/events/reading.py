@@ -15,6 +15,7 @@ from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.convert.bounds import check
@@ -162,18 +163,19 @@ class Reader:
         """
         batch, room, lost = Batch(), Room(size=asked.size), 0
 
-        def look(state: State, now_ms: int) -> tuple[list[Event], int, bool, int]:
+        def look(state: State, now_ms: int) -> tuple[list[Event], int, bool, Clocks, int]:
             nonlocal lost
             check_place(asked, place, state)
             found = state.events.find(asked.job_id, place.after, LOOK_MAX)
             lost = state.events.lost(asked.job_id)
-            return found.events, found.looked_at, found.looked_at < state.events.last, now_ms
+            has_more = found.looked_at < state.events.last
+            return found.events, found.looked_at, has_more, state.clocks, now_ms
 
-        def fill(events: list[Event], now_ms: int) -> Iterator[None]:
+        def fill(events: list[Event], clocks: Clocks, now_ms: int) -> Iterator[None]:
             for event in events:
                 if asked.kinds and event.kind not in asked.kinds:
                     continue
-                encoded = self._encode(event, now_ms)
+                encoded = self._encode(event, clocks, now_ms)
                 if not room.take(len(encoded)):
                     batch.has_more = True
                     return
@@ -182,8 +184,8 @@ class Reader:
                 yield
 
         while True:
-            events, looked_at, has_more, now_ms = await self._coordinator.read(look)
-            await self._pace.drive(fill(events, now_ms))
+            events, looked_at, has_more, clocks, now_ms = await self._coordinator.read(look)
+            await self._pace.drive(fill(events, clocks, now_ms))
             if batch.has_more:
                 return batch
             place.after = looked_at
@@ -191,10 +193,10 @@ class Reader:
                 place.lost = min(place.lost, lost)  # the reader has seen every kept event
                 return batch
 
-    def _encode(self, event: Event, now_ms: int) -> bytes:
+    def _encode(self, event: Event, clocks: Clocks, now_ms: int) -> bytes:
         encoded = self._encoded.get(event.sequence)
         if encoded is None:
-            message = events_pb2.WatchEventsResponse(events=[event_message(event, now_ms)])
+            message = events_pb2.WatchEventsResponse(events=[event_message(event, clocks, now_ms)])
             encoded = self._encoded[event.sequence] = message.SerializeToString()
             if len(self._encoded) > ENCODED_MAX:
                 del self._encoded[next(iter(self._encoded))]

@@ -12,6 +12,7 @@ from rallypoint.base.printable import to_printable_line
 from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import TEXT_MAX, Event
 from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.rpc.mappers import DEPARTURES
 from rallypoint.server.rpc.views.round import marks_message
 from rallypoint.server.rpc.views.times import to_timestamp
@@ -49,18 +50,19 @@ _ROUND_REASONS = {
 """The same for the field `reason`, where it is that of a round."""
 
 
-def event_message(event: Event, now_ms: int) -> events_pb2.Event:
+def event_message(event: Event, clocks: Clocks, now_ms: int) -> events_pb2.Event:
     """Return an event.
 
     Args:
         event: the event.
+        clocks: of its journal.
         now_ms: journal time.
     """
     facts = dict(event.facts)
     detail: dict[str, Any] = {ARMS[event.kind]: _show(event.kind, facts)}
     return events_pb2.Event(
         sequence=event.sequence,
-        time=to_timestamp(event.at_ms, now_ms),
+        time=to_timestamp(event.at_ms, clocks, now_ms),
         epoch=event.epoch,
         job_id=event.job_id,
         run=event.run,

@@ -9,13 +9,13 @@ from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.reading.pages import read_page, read_token
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import summary_message
-from rallypoint.server.rpc.views.times import to_unix_ms
 from rallypoint.v1 import job_pb2, job_service_pb2
 
 log = get_logger()
@@ -45,12 +45,12 @@ class JobList(Struct, frozen=True):
             and job.job_id.startswith(self.prefix)
         )
 
-    def place(self, job: Job) -> Place:
+    def place(self, job: Job, clocks: Clocks) -> Place:
         """Return where a job stands."""
         if not self.latest_first:
             return 0, job.job_id
-        opened_ms = to_unix_ms(job.opened_ms) if self.by_wall else job.opened_ms
-        return -opened_ms, job.job_id
+        distance_ms = clocks.find(job.opened_ms) if self.by_wall else None
+        return -job.opened_ms - (distance_ms or 0), job.job_id
 
     def write_token(self, place: Place) -> str:
         """Return the token of the page that begins after a place."""
@@ -89,7 +89,9 @@ async def read_jobs(
     after = wanted.read_token(token)
 
     def begin(state: State, now_ms: int) -> tuple[list[Place], job_service_pb2.ListJobsResponse]:
-        places = sorted(wanted.place(job) for job in state.jobs.values() if wanted.has(job))
+        places = sorted(
+            wanted.place(job, state.clocks) for job in state.jobs.values() if wanted.has(job)
+        )
         page = job_service_pb2.ListJobsResponse(job_count=len(places), revision=state.revision)
         return [place for place in places if after is None or place > after], page
 

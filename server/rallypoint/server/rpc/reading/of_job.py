@@ -9,6 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import require
 from rallypoint.server.rpc.reading.pages import read_token
@@ -45,25 +46,29 @@ def list_nodes(state: State, job: Job, token: str, now_ms: int) -> Rows[node_pb2
     )
 
 
-def list_runs(job: Job, token: str, now_ms: int) -> Rows[job_pb2.RunSummary]:
-    """Return the runs of a job before a token, the latest first; `now_ms` is journal time.
+def list_runs(job: Job, token: str, clocks: Clocks, now_ms: int) -> Rows[job_pb2.RunSummary]:
+    """Return the runs of a job before a token, the latest first; `now_ms` is time of its journal.
 
     Raises:
         InvalidMessage: when the token is none.
     """
-    runs = [(job.run, partial(latest_run_message, job, now_ms))]
-    runs += [(run.run, partial(past_run_message, run, now_ms)) for run in reversed(job.runs)]
+    runs = [(job.run, partial(latest_run_message, job, clocks, now_ms))]
+    runs += [
+        (run.run, partial(past_run_message, run, clocks, now_ms)) for run in reversed(job.runs)
+    ]
     return _before(token, runs)
 
 
-def list_rounds(job: Job, run: int, token: str, now_ms: int) -> Rows[job_pb2.RoundSummary]:
+def list_rounds(
+    job: Job, run: int, token: str, clocks: Clocks, now_ms: int
+) -> Rows[job_pb2.RoundSummary]:
     """Return the ended rounds of a job before a token, the latest first; `run` 0: of all its runs.
 
     Raises:
         InvalidMessage: when the token is none.
     """
     rounds = [
-        (one.number, partial(past_round_message, one, now_ms))
+        (one.number, partial(past_round_message, one, clocks, now_ms))
         for one in reversed(job.history)
         if run in (0, one.run)
     ]

@@ -14,7 +14,6 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.rpc.connections import Connection, Connections, Ended
 from rallypoint.server.rpc.errors import internal_status
 from rallypoint.server.rpc.guards.access.gate import Entry
-from rallypoint.server.rpc.views.times import Distances
 from rallypoint.v1 import job_pb2
 
 log = get_logger()
@@ -29,8 +28,6 @@ class Place(Struct, frozen=True):
     connections: Connections
     is_sure: Callable[[], bool] = lambda: True
     """Whether no other coordinator can own the shard, at this moment."""
-    distances: Distances | None = None
-    """Of its journal time; None: those in use."""
 
 
 class Explanation(Struct, frozen=True):

@@ -161,12 +161,7 @@ class Writer:
         """Empty the outbox of an agent; return whether it has left."""
         place, outbox = seat.place, seat.connection.outbox
         envelopes = place.connections.envelopes
-        if place.distances is None:
-            messages = envelopes.take(outbox)
-        else:
-            with place.distances.used():
-                messages = envelopes.take(outbox)
-        for message in messages:
+        for message in envelopes.take(outbox):
             batches.message(seat.number, message)
         if outbox.has_left and outbox.end is None:
             batches.message(seat.number, envelopes.acknowledge(outbox))

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rallypoint.server.rpc.views.times import Distances
-
 
 class Directory(Protocol):
     """Knows which coordinator owns which shard. It may be out of date: the owner knows better."""
@@ -49,10 +47,6 @@ class LocalShard(Protocol):
     @property
     def services(self) -> Mapping[str, Any]:
         """Return the servicers, by the full names of their services."""
-
-    @property
-    def distances(self) -> Distances:
-        """Return what times of day of this shard count from."""
 
 
 class Local(Protocol):

@@ -144,9 +144,8 @@ class Router(grpc.GenericRpcHandler):
         if isinstance(found, str):
             encoded = request.SerializeToString()
             return await self._forwarder.call(route, number, found, encoded, context)
-        with found.distances.used():
-            serve = getattr(found.services[route.service], route.name)
-            answer = await serve(request, self._owned(number, found, context))
+        serve = getattr(found.services[route.service], route.name)
+        answer = await serve(request, self._owned(number, found, context))
         if self._local.find(number) is not found:
             raise CoordinatorEnded  # it may know less than the next owner
         return answer
@@ -162,9 +161,8 @@ class Router(grpc.GenericRpcHandler):
                 async for answer in answers:
                     await write(answer)
             return
-        with found.distances.used():
-            serve = getattr(found.services[route.service], route.name)
-            await serve(request, self._owned(number, found, context))
+        serve = getattr(found.services[route.service], route.name)
+        await serve(request, self._owned(number, found, context))
 
     def _owned(self, number: int, shard: LocalShard, context: Context) -> Any:
         """Return the context for a servicer of a shard."""
@@ -229,11 +227,10 @@ class _Session:
     def place(self) -> Place:
         """Return what a relay's stream needs of the shard."""
         service: AgentService = self._shard.services[AGENT_SERVICE]
-        return Place(service.connections, self._owns, self._shard.distances)
+        return Place(service.connections, self._owns)
 
     async def serve(
         self, first: agent_pb2.SessionRequest, context: Any, stream: Stream
     ) -> Status | None:
         service: AgentService = self._shard.services[AGENT_SERVICE]
-        with self._shard.distances.used():
-            return await service.serve(first, owned(context, self._owns, self._peers), stream)
+        return await service.serve(first, owned(context, self._owns, self._peers), stream)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from rallypoint.server.core.model.round import Member, Round, Timeline
 from rallypoint.server.core.rounds.timelines import MARKS, find_marks
+from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.rpc.mappers import ASSIGNMENT, HEADER
 from rallypoint.server.rpc.views.times import to_timestamp
 from rallypoint.v1 import round_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
 
-def round_message(round: Round, now_ms: int) -> round_pb2.Round:
+def round_message(round: Round, clocks: Clocks, now_ms: int) -> round_pb2.Round:
     """Return the current round without its members."""
     started_ms = round.started_ms
     return round_pb2.Round(
@@ -26,7 +27,7 @@ def round_message(round: Round, now_ms: int) -> round_pb2.Round:
             None if round.step_ms is None else max(0, now_ms - round.step_ms)
         ),
         step_interval=to_optional_duration(round.step_gap_ms),
-        sealed_at=to_timestamp(round.sealed_ms, now_ms),
+        sealed_at=to_timestamp(round.sealed_ms, clocks, now_ms),
         timeline=timeline_message(round.timeline),
     )
 

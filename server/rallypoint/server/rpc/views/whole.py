@@ -91,7 +91,7 @@ def fill(picture: JobPicture, *, with_nodes: bool) -> Iterator[None]:
     yield from _extend(
         message.history,
         _latest_first(job),  # so that the latest are kept
-        lambda summary: past_round_message(summary, now_ms),
+        lambda summary: past_round_message(summary, picture.state.clocks, now_ms),
         HISTORY_BYTES_MAX,
     )
     message.history.reverse()

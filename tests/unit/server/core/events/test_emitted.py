@@ -110,7 +110,7 @@ def test_judgement_is_told_before_the_end_of_the_run() -> None:
     a.fail()
     bench.obey()
     settled, closed = told(bench)[-2:]
-    message = event_message(settled, bench.now_ms)
+    message = event_message(settled, bench.state.clocks, bench.now_ms)
 
     assert ("round_settled", "run_closed") == (settled.reason, closed.reason)
     assert "budget spent" == settled.fact("consequence")
@@ -133,7 +133,7 @@ def test_reasons_of_operators_are_told() -> None:
         inputs.RestartJob(job_id, 0, "new data"),
     ):
         bench.take(change)
-    messages = [event_message(one, bench.now_ms) for one in told(bench)]
+    messages = [event_message(one, bench.state.clocks, bench.now_ms) for one in told(bench)]
     whys = {
         detail: (getattr(one, detail).reason, one.text)
         for one in messages
@@ -142,7 +142,7 @@ def test_reasons_of_operators_are_told() -> None:
     }
     (updated,) = [one for one in told(bench) if one.reason == "job_updated"]
     facts = tuple((key, value) for key, value in updated.facts if key != "why")
-    older = event_message(replace(updated, facts=facts), bench.now_ms)
+    older = event_message(replace(updated, facts=facts), bench.state.clocks, bench.now_ms)
 
     assert whys == {
         "job_updated": (

@@ -17,7 +17,6 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.hosting.shard import Shard, ShardSettings, open_shard, share
 from rallypoint.server.rpc.reading import answers as answers_module
 from rallypoint.server.rpc.reading.answers import Answers
-from rallypoint.server.rpc.views.times import Distances
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -86,8 +85,7 @@ async def two_shards() -> AsyncIterator[tuple[Served, Served, asyncio.TaskGroup]
         for number in range(2):
             journal = GatedJournal(f"{number}" * 32)
             settings = ShardSettings(AT_ONCE, announces=False, is_shared=True)
-            with Distances().used():
-                shard = await open_shard(number, journal, settings, shared)
+            shard = await open_shard(number, journal, settings, shared)
             served.append(Served(shard, journal))
         running = [tasks.create_task(one.shard.run()) for one in served]
         for one in served:

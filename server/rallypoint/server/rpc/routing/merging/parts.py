@@ -146,8 +146,7 @@ def _part(
 
 
 async def _serve(local: LocalShard, route: Route, request: Message, context: StandIn) -> Any:
-    with local.distances.used():
-        return await getattr(local.services[route.service], route.name)(request, context)
+    return await getattr(local.services[route.service], route.name)(request, context)
 
 
 def _decoded(route: Route, answer: Any) -> Any:
