@@ -35,13 +35,13 @@ class Method(Enum):
 
 CONVERT: dict[Method, Callable[[Any], Any]] = {
     Method.CREATE: lambda request: convert.to_create(request),
-    Method.CANCEL: lambda request: convert.to_cancel(request),
-    Method.RESTART: lambda request: convert.to_restart(request),
+    Method.CANCEL: lambda request: convert.to_operation(request, convert.CANCEL),
+    Method.RESTART: lambda request: convert.to_operation(request, convert.RESTART),
     Method.UPDATE: lambda request: convert.to_update(request),
-    Method.DELETE: lambda request: convert.to_delete(request),
+    Method.DELETE: lambda request: convert.to_operation(request, convert.DELETE),
     Method.DRAIN: lambda request: convert.to_drain_node(request),
-    Method.CORDON: lambda request: convert.to_cordon(request),
-    Method.UNCORDON: lambda request: convert.to_uncordon(request),
+    Method.CORDON: lambda request: convert.to_operation(request, convert.CORDON),
+    Method.UNCORDON: lambda request: convert.to_operation(request, convert.UNCORDON),
 }
 """What the services do with a request. Looked up at each call, so that a planted bug counts."""
 WEIGHTS = {

@@ -32,18 +32,19 @@ from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
 from rallypoint.server.rpc.convert.keys import to_page as to_keys_page
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
-    to_cancel,
-    to_cordon,
+    CANCEL,
+    CORDON,
+    DELETE,
+    RESTART,
+    UNCORDON,
     to_create,
-    to_delete,
     to_drain_node,
     to_job_id,
     to_job_list,
     to_node,
+    to_operation,
     to_page,
     to_progress,
-    to_restart,
-    to_uncordon,
     to_update,
 )
 from rallypoint.server.rpc.errors import invalid_status, protocol_status, refusal_status
@@ -164,24 +165,24 @@ class Rig:
                 case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
                     to_job_id(request)
                 case job_service_pb2.CancelJobRequest():
-                    return self.take(to_cancel(request))
+                    return self.take(to_operation(request, CANCEL))
                 case job_service_pb2.RestartJobRequest():
-                    return self.take(to_restart(request))
+                    return self.take(to_operation(request, RESTART))
                 case job_service_pb2.UpdateJobRequest():
                     return self.take(to_update(request))
                 case job_service_pb2.CreateJobRequest():
                     return self.take(to_create(request))
                 case job_service_pb2.DeleteJobRequest():
-                    to_delete(request)  # refused as long as the job has not ended
+                    to_operation(request, DELETE)  # refused as long as the job has not ended
                 case node_service_pb2.ListNodesRequest():
                     _, token = to_page(request)
                     list_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
                 case node_service_pb2.DrainNodeRequest():
                     return self.take(to_drain_node(request))
                 case node_service_pb2.CordonNodeRequest():
-                    return self.take(to_cordon(request))
+                    return self.take(to_operation(request, CORDON))
                 case node_service_pb2.UncordonNodeRequest():
-                    return self.take(to_uncordon(request))
+                    return self.take(to_operation(request, UNCORDON))
                 case event_service_pb2.ListEventsRequest():
                     listed, place = to_list(request)
                     check_place(listed, place or begin(listed, self.state), self.state)

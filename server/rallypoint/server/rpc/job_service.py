@@ -19,13 +19,14 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.calls import Context, unknown_job
 from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.requests import (
-    to_cancel,
+    CANCEL,
+    DELETE,
+    RESTART,
     to_create,
-    to_delete,
     to_job_id,
     to_job_list,
+    to_operation,
     to_page,
-    to_restart,
     to_update,
     to_view,
 )
@@ -152,14 +153,14 @@ class JobService(service_grpc.JobServiceServicer):
         self, request: service_pb2.CancelJobRequest, context: Context
     ) -> service_pb2.CancelJobResponse:
         """End the run."""
-        summary = await self._operate(to_cancel(request))
+        summary = await self._operate(to_operation(request, CANCEL))
         return service_pb2.CancelJobResponse(job=summary)
 
     async def RestartJob(
         self, request: service_pb2.RestartJobRequest, context: Context
     ) -> service_pb2.RestartJobResponse:
         """Restart the workers."""
-        summary = await self._operate(to_restart(request))
+        summary = await self._operate(to_operation(request, RESTART))
         return service_pb2.RestartJobResponse(job=summary)
 
     async def UpdateJob(
@@ -173,7 +174,7 @@ class JobService(service_grpc.JobServiceServicer):
         self, request: service_pb2.DeleteJobRequest, context: Context
     ) -> service_pb2.DeleteJobResponse:
         """Forget a job that has ended."""
-        await self._operate(to_delete(request))
+        await self._operate(to_operation(request, DELETE))
         return service_pb2.DeleteJobResponse()
 
     async def _operate(self, operation: inputs.Operation) -> job_pb2.JobSummary | None:

@@ -9,11 +9,12 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health
 from rallypoint.server.rpc.calls import Context, find_job
 from rallypoint.server.rpc.convert.requests import (
-    to_cordon,
+    CORDON,
+    UNCORDON,
     to_drain_node,
     to_node,
+    to_operation,
     to_page,
-    to_uncordon,
 )
 from rallypoint.server.rpc.reading.of_job import Rows, list_nodes
 from rallypoint.server.rpc.reading.pace import Pace
@@ -83,7 +84,7 @@ class NodeService(service_grpc.NodeServiceServicer):
         self, request: service_pb2.CordonNodeRequest, context: Context
     ) -> service_pb2.CordonNodeResponse:
         """Cordon a node."""
-        change = to_cordon(request)
+        change = to_operation(request, CORDON)
 
         def answer(state: State, now_ms: int) -> service_pb2.CordonNodeResponse:
             job, name = find_job(state, change.job_id), change.name
@@ -98,7 +99,7 @@ class NodeService(service_grpc.NodeServiceServicer):
         self, request: service_pb2.UncordonNodeRequest, context: Context
     ) -> service_pb2.UncordonNodeResponse:
         """Uncordon a node."""
-        change = to_uncordon(request)
+        change = to_operation(request, UNCORDON)
 
         def answer(state: State, now_ms: int) -> service_pb2.UncordonNodeResponse:
             job = find_job(state, change.job_id)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from msgspec import Struct
+
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome
@@ -19,6 +24,10 @@ from rallypoint.v1 import (
     worker_service_pb2,
 )
 from rallypoint.wire.durations import to_ms
+from rallypoint.wire.mapping import Mapper
+
+_Request = TypeVar("_Request", bound=Message)
+_Operation = TypeVar("_Operation", bound=Struct)
 
 
 def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest) -> JobId:
@@ -44,6 +53,23 @@ def to_page(
     """Return the size of a page, 1 or more, and the token of the page before, or ""."""
     check(request)
     return request.page_size or PAGE_MAX, request.page_token
+
+
+_NODE = {"name": "node_name"}
+CANCEL = Mapper(inputs.CancelJob, job_service_pb2.CancelJobRequest)
+RESTART = Mapper(inputs.RestartJob, job_service_pb2.RestartJobRequest)
+DELETE = Mapper(inputs.DeleteJob, job_service_pb2.DeleteJobRequest)
+CORDON = Mapper(inputs.Cordon, node_service_pb2.CordonNodeRequest, _NODE)
+UNCORDON = Mapper(inputs.Uncordon, node_service_pb2.UncordonNodeRequest, _NODE)
+_DRAIN = Mapper(
+    inputs.DrainNode, node_service_pb2.DrainNodeRequest, {**_NODE, "time_ms": "drain_timeout"}
+)
+
+
+def to_operation(request: _Request, mapper: Mapper[_Operation, _Request]) -> _Operation:
+    """Return an operator's request that says the same as its input."""
+    check(request)
+    return mapper.to_struct(request)
 
 
 def to_create(request: job_service_pb2.CreateJobRequest) -> inputs.CreateJob:
@@ -80,22 +106,6 @@ _OUTCOMES: dict[job_pb2.Outcome.ValueType, Outcome | None] = {
 }
 
 
-def to_cancel(request: job_service_pb2.CancelJobRequest) -> inputs.CancelJob:
-    """Return the request to cancel a job."""
-    check(request)
-    job_id = JobId(request.job_id)
-    return inputs.CancelJob(
-        job_id, request.run, request.reason, request.request_id, request.give_up_silent_nodes
-    )
-
-
-def to_restart(request: job_service_pb2.RestartJobRequest) -> inputs.RestartJob:
-    """Return the request to restart a job."""
-    check(request)
-    job_id = JobId(request.job_id)
-    return inputs.RestartJob(job_id, request.round, request.reason, request.request_id)
-
-
 def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
     """Return the request to update a job."""
     check(request)
@@ -130,12 +140,6 @@ def _find_wanted(request: job_service_pb2.UpdateJobRequest) -> set[str]:
     return set(request.update_mask.paths) or filled
 
 
-def to_delete(request: job_service_pb2.DeleteJobRequest) -> inputs.DeleteJob:
-    """Return the request to delete a job."""
-    check(request)
-    return inputs.DeleteJob(JobId(request.job_id), request.run, request.request_id)
-
-
 def to_node(request: node_service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
     """Return the node that a reader asks for, and its job."""
     check(request)
@@ -148,14 +152,7 @@ def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNod
         'is missing: write how long its workers may run, such as "600s"; "0s" stops them at once'
     )
     require(request.HasField("drain_timeout"), "drain_timeout", problem)
-    check(request)
-    return inputs.DrainNode(
-        JobId(request.job_id),
-        NodeName(request.node_name),
-        to_ms(request.drain_timeout),
-        request.reason,
-        request.request_id,
-    )
+    return to_operation(request, _DRAIN)
 
 
 def to_progress(
@@ -169,17 +166,3 @@ def to_progress(
     """
     check(request)
     return inputs.Progressed(claim, request.step, to_ms(request.step_age))
-
-
-def to_cordon(request: node_service_pb2.CordonNodeRequest) -> inputs.Cordon:
-    """Return the request to cordon a node."""
-    check(request)
-    job_id, name = JobId(request.job_id), NodeName(request.node_name)
-    return inputs.Cordon(job_id, name, request.reason, request.request_id)
-
-
-def to_uncordon(request: node_service_pb2.UncordonNodeRequest) -> inputs.Uncordon:
-    """Return the request to uncordon a node."""
-    check(request)
-    job_id, name = JobId(request.job_id), NodeName(request.node_name)
-    return inputs.Uncordon(job_id, name, request.request_id, request.reason)
