@@ -32,13 +32,13 @@ def render_reference() -> str:
     return "\n".join(
         (
             INTRODUCTION,
-            *_command_lines("rallypoint agent", build_agent_parser()),
-            *_command_lines("rallypoint coordinator", build_coordinator_parser()),
-            *_command_lines("rallypoint relay", build_relay_parser()),
+            *command_lines("rallypoint agent", build_agent_parser()),
+            *command_lines("rallypoint coordinator", build_coordinator_parser()),
+            *command_lines("rallypoint relay", build_relay_parser()),
             *(
                 line
                 for parser in JOURNAL_PARSERS.values()
-                for line in _command_lines(parser.prog, parser)
+                for line in command_lines(parser.prog, parser)
             ),
             "## Exit codes of `rallypoint agent`",
             "",
@@ -47,18 +47,22 @@ def render_reference() -> str:
     )
 
 
-def _command_lines(name: str, parser: Parser) -> Iterator[str]:
-    words = "".join(f" {operand.name}" for operand in parser.operands)
+def command_lines(name: str, parser: Parser) -> Iterator[str]:
+    """Yield the lines of a command."""
+    words = "".join(f" {operand.shown}" for operand in parser.operands)
     yield from (f"## `{name}{words}`", "", parser.summary, "")
     if parser.operands:
-        rows = tuple((f"`{operand.name}`", operand.help) for operand in parser.operands)
+        rows = tuple(
+            (f"`{operand.shown}`", operand.help.replace("|", "\\|")) for operand in parser.operands
+        )
         yield from (*markdown_table(("word", "meaning"), rows), "")
     for group in parser.groups:
-        yield from _group_lines(group, parser)
+        yield from group_lines(group, parser)
 
 
-def _group_lines(group: Group, parser: Parser) -> Iterator[str]:
-    yield from (f"### {group.title}", "")
+def group_lines(group: Group, parser: Parser, mark: str = "###") -> Iterator[str]:
+    """Yield the lines of a group of flags; `mark` is that of its heading."""
+    yield from (f"{mark} {group.title}", "")
     if group.note:
         yield from (group.note, "")
     rows = [_row(flag, parser) for flag in group.flags]

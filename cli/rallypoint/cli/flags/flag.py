@@ -70,19 +70,30 @@ class Group(Struct, frozen=True):
 
 
 class Operand(Struct, frozen=True, kw_only=True):
-    """A word without a flag, which a command needs. Flags may stand before and after it."""
+    """A word without a flag. Flags may stand before and after it."""
 
     name: str
-    """In capitals, as --help shows it: `STATE`."""
+    """In capitals: `STATE`."""
     help: str
     """Its meaning. Starts in lower case, ends without a full stop."""
     parse: Callable[[str], Any]
     """Reads the word and raises BadValue for a bad one."""
+    is_optional: bool = False
+    """Whether it may be left out; those after it may, too. It then has its default."""
+    is_repeatable: bool = False
+    """Whether several such words may follow, to the end; the value is then a list."""
+    default: Any = None
 
     @property
     def dest(self) -> str:
         """The name of the value: `state`."""
         return self.name.lower()
+
+    @property
+    def shown(self) -> str:
+        """Return it as --help shows it: `[PREFIX]`, `NODE...`."""
+        shown = f"{self.name}..." if self.is_repeatable else self.name
+        return f"[{shown}]" if self.is_optional else shown
 
 
 class Usage(Struct, frozen=True):
@@ -91,10 +102,10 @@ class Usage(Struct, frozen=True):
     prog: str
     """The command as the user typed it."""
     summary: str
-    """The purpose of the command, in one or two sentences."""
+    """The purpose of the command, in one or two sentences; perhaps more paragraphs."""
     groups: tuple[Group, ...]
     operands: tuple[Operand, ...] = ()
-    """The words that it needs, in order."""
+    """Its words, in order."""
     takes_program: bool = False
     """Whether a program with its arguments follows the flags, and every flag has a variable."""
     basics: tuple[str, ...] = ()

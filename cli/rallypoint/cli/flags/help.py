@@ -32,12 +32,13 @@ def format_help(usage: Usage, width: int, *, is_whole: bool) -> str:
     known = {flag.name: flag for flag in usage.flags()}
     basics = tuple(known[name] for name in usage.basics)
     program = " script [args ...]" if usage.takes_program else ""
-    words = "".join(f" {operand.name}" for operand in usage.operands)
+    words = "".join(f" {operand.shown}" for operand in usage.operands)
     usage_line = f"Usage: {usage.prog} [flags]{words}{program}"
-    lines = [*textwrap.wrap(usage.summary, width), "", usage_line]
+    paragraphs = [textwrap.wrap(one, width) for one in usage.summary.split("\n\n")]
+    lines = [line for one in paragraphs for line in (*one, "")] + [usage_line]
     lines += [""] if usage.operands else []
     for operand in usage.operands:
-        lines += _entry_lines(operand.name, operand.help, width)
+        lines += _entry_lines(operand.shown, operand.help, width)
     if basics:
         lines += _group_lines(Group("Basic flags", basics), width)
     if usage.takes_program:

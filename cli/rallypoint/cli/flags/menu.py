@@ -29,7 +29,7 @@ class Menu(Struct, frozen=True, kw_only=True):
     """What the commands are for, in one line of at most 80 columns."""
     commands: dict[str, str]
     """What --help says about each command, in its order."""
-    examples: tuple[str, ...]
+    examples: tuple[str, ...] = ()
     """Command lines, without `prog`."""
     headings: dict[str, str] = {}
     """In --help, before the command of this name; empty: one heading for all."""
@@ -49,8 +49,7 @@ class Menu(Struct, frozen=True, kw_only=True):
                 "Flags:",
                 f"  {'-h, --help':{NAME_WIDTH}}show this help; --help-all is the same",
                 f"  {'--version':{NAME_WIDTH}}show the version",
-                "",
-                "Examples:",
+                *(("", "Examples:") if self.examples else ()),
                 *(f"  {self.prog} {words}" for words in self.examples),
                 "",
                 f"Flags of a command: {self.prog} <command> --help",

@@ -95,15 +95,20 @@ class Parser(Usage, frozen=True):
         values.given[flag.dest] = name
 
     def _set_operands(self, words: Sequence[str], values: Values) -> None:
-        for operand, word in zip(self.operands, words, strict=False):
+        left = list(words)
+        for operand in self.operands:
+            if not left and not operand.is_optional:
+                self._fail_usage(f"no {operand.name} given")
+            taken = left if operand.is_repeatable else left[:1]
+            left = left[len(taken) :]
             try:
-                setattr(values, operand.dest, operand.parse(word))
+                found = [operand.parse(word) for word in taken]
             except BadValue as bad:
                 self._fail_usage(f"{operand.name}: {bad}")
-        if len(words) < len(self.operands):
-            self._fail_usage(f"no {self.operands[len(words)].name} given")
-        if len(words) > len(self.operands):
-            self._fail_usage(f"unexpected argument {words[len(self.operands)]!r}")
+            one = found if operand.is_repeatable else next(iter(found), operand.default)
+            setattr(values, operand.dest, one)
+        if left:
+            self._fail_usage(f"unexpected argument {left[0]!r}")
 
     def _set_program(self, words: Sequence[str], values: Values) -> None:
         if self.takes_program and not words:

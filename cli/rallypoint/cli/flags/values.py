@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from enum import Enum
+from typing import Any
 
 from rallypoint.base.addresses import first_host, is_wildcard, parse_endpoint, parse_endpoints
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
@@ -61,6 +63,28 @@ def number(value: str) -> float:
         return float(value)
     except ValueError:
         raise BadValue(f"{value!r} is not a number") from None
+
+
+def within(low: float, high: float, kind: type[float] = float) -> Callable[[str], Any]:
+    """Return a parser of numbers of this range, int or float, such as seconds."""
+
+    def parse(value: str) -> float:
+        parsed = _whole(value) if kind is int else number(value)
+        if not low <= parsed <= high:
+            range_ = f"{low:g} or more" if high >= COUNT_MAX else f"within {low:g} and {high:.0f}"
+            raise BadValue(f"{value!r} is not {range_}")
+        return parsed
+
+    return parse
+
+
+def member_of(kind: type[Enum]) -> Callable[[str], Any]:
+    """Return a parser of the values of an enum."""
+
+    def parse(value: str) -> Enum:
+        return kind(one_of(*(one.value for one in kind))(value))
+
+    return parse
 
 
 def seconds_ms(value: str) -> int:

@@ -1,53 +1,31 @@
-"""The Typer application of the operator's commands, and how a command ends.
-
-`main` loads the chosen command alone; completion and the documentation load all of them.
-"""
+"""How an operator's command is found, and how it ends. Only the chosen one is loaded."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-import typer
-
-from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.printable import to_printable_line
-from rallypoint.cli.operator.failures import (
-    EXIT_INTERRUPTED,
-    CommandFailed,
-    exit_code_of,
-)
+from rallypoint.cli.flags.menu import Menu
+from rallypoint.cli.operator.failures import EXIT_INTERRUPTED, CommandFailed, exit_code_of
+from rallypoint.cli.operator.options import Command
 from rallypoint.cli.operator.table import COMMANDS
 from rallypoint.client.errors import RallypointError
 
 PACKAGE = "rallypoint.cli.operator"
 PROG = "rallypoint"
-UsageError: Any = typer.BadParameter.__mro__[1]
-"""What a wrong command line raises. Typer has no public name for it."""
 
 
-def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the application with the modules of these commands."""
-    made = typer.Typer(
-        name=PROG,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    made.callback()(_root)
-    for module in dict.fromkeys(COMMANDS[name][1] for name in names):
-        import_module(f"{PACKAGE}.{module}").register(made)
-    return made
-
-
-def _root() -> None:
-    """Look at jobs, and change them."""
+def find(name: str) -> Command | Mapping[str, Command]:
+    """Return a command, or those of a group, by the next word."""
+    module: Any = import_module(f"{PACKAGE}.{COMMANDS[name][1]}")
+    groups: Mapping[str, Mapping[str, Command]] = getattr(module, "GROUPS", {})
+    return groups.get(name) or getattr(module, name)
 
 
 def main(name: str, words: Sequence[str]) -> int:
@@ -66,32 +44,29 @@ def main(name: str, words: Sequence[str]) -> int:
 
 def _run(name: str, words: Sequence[str]) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
-    from typer.main import get_command
-
-    group: Any = get_command(app([name]))
-    prog = f"{PROG} {name}"
-    if words and words[0] in getattr(group.commands[name], "commands", {}):
-        prog = f"{prog} {words[0]}"
+    prog, found = f"{PROG} {name}", find(name)
     try:
-        code = group.main([name, *words], prog_name=PROG, standalone_mode=False)
-    except UsageError as error:
-        return _report(prog, _describe_usage(error, prog), EXIT_USAGE)
+        if not isinstance(found, Command):
+            part, words = _menu(name, found).choose(words)
+            prog, found = f"{prog} {part}", found[part]
+        return found.run(prog, words)
     except CommandFailed as error:
         return _report(prog, str(error), error.code)
     except RallypointError as error:
         return _report(prog, str(error), exit_code_of(error))
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return code if isinstance(code, int) else 0
+    except SystemExit as end:  # after --help, or a wrong command line
+        return int(end.code or 0)
 
 
-def _describe_usage(error: Any, prog: str) -> str:
-    text = str(error.format_message()).strip().rstrip(".")
-    if text == "Missing command":
-        text = f"no command given: {', '.join(error.ctx.command.commands)}"
-    if near := getattr(error, "possibilities", None):
-        text = f"no such option: {error.option_name}; did you mean {' or '.join(near)}?"
-    return f"{text[:1].lower()}{text[1:]} (see {prog} --help)"
+def _menu(name: str, group: Mapping[str, Command]) -> Menu:
+    line = COMMANDS[name][0]
+    return Menu(
+        prog=f"{PROG} {name}",
+        summary=f"{line[0].upper()}{line[1:]}.",
+        commands={part: f"{one.line[0].lower()}{one.line[1:]}" for part, one in group.items()},
+    )
 
 
 def _report(prog: str, text: str, code: int) -> int:

@@ -1,6 +1,6 @@
 """The operator's commands: what `rallypoint --help` says about each, and where it is.
 
-Only the module of the chosen command is imported: each brings what it needs to register itself.
+Only the module of the chosen command is imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 """By heading: the name of a command, its line in --help, and its module below this package. The
-module has a function `register(app: typer.Typer) -> None`, and may have several commands."""
+module has a function of this name, or `GROUPS` with those of the commands below it."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     name: row for section in SECTIONS.values() for name, row in section.items()

@@ -253,12 +253,12 @@ def test_failed_call_has_its_exit_code(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--nope"], "no such option: --nope"),
-        (["--outptu", "json"], "no such option: --outptu; did you mean --output?"),
-        (["a", "b"], "got unexpected extra arg"),
-        (["--output", "xml"], "invalid value for '--output' / '-o': 'xml' is not one of"),
-        (["--timeout", "0"], "--timeout: 0 is not within 0.001 and 2592000 seconds"),
-        (["-c"], "option '-c' requires an argument"),
+        (["--nope"], "unknown flag --nope"),
+        (["--outptu", "json"], "unknown flag --outptu; did you mean --output?"),
+        (["a", "b"], "unexpected argument 'b'"),
+        (["--output", "xml"], "--output: 'xml' is not one of table, json"),
+        (["--timeout", "0"], "--timeout: '0' is not within 0.001 and 2592000"),
+        (["-c"], "-c needs a value"),
         (["-c", "a b"], "--coordinator: 'a b' is not HOST:PORT"),
     ],
 )
@@ -311,23 +311,48 @@ def test_options_before_a_process_stay_an_error() -> None:
 
 
 def test_commands_have_help() -> None:
-    """Every row of the table is a command of its module, and every command is in the table."""
-    from typer.main import get_command
-
-    group: Any = get_command(app.app())
-
-    assert sorted(group.commands) == sorted(COMMANDS)
-    for name, one in group.commands.items():
-        assert one.get_short_help_str(), name
+    """Every row of the table is a command of its module, or a group of some."""
+    for name in COMMANDS:
+        found = app.find(name)
+        every = [found] if isinstance(found, options.Command) else [*found.values()]
+        assert all(one.line for one in every), name
     assert {*entry.COMMANDS, *COMMANDS} == {*MENU.commands}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["new"], "rallypoint token new: error: no --name given (see rallypoint token new --help)"),
+        (["nwe"], "rallypoint token: error: unknown command 'nwe'; did you mean new?"),
+    ],
+)
+def test_group_needs_a_command_and_its_flags(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lack is one line."""
+    assert app.main("token", words) == 2
+
+    assert capsys.readouterr().err.startswith(text)
+
+
+def test_help_shows_words_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its paragraphs and defaults; the flags of every command come last."""
+    assert app.main("drain", ["--help"]) == 0
+    shown = capsys.readouterr().out
+
+    assert "Usage: rallypoint drain [flags] JOB NODE...\n" in shown
+    assert "how long workers may run to save their work" in shown
+    assert "[default: 60]" in shown
+    assert shown.index("--drain-timeout") < shown.index("Flags of every command:")
+    assert "--wait: until all of them have left.\n\nUsage: " in shown
 
 
 def test_commands_load_no_process() -> None:
     """Neither server, agent nor torch, although they may be installed; nor a logger."""
     program = (
         "import sys\n"
-        "from rallypoint.cli.operator.app import app, main\n"
-        "app()\n"
+        "from rallypoint.cli.operator.app import COMMANDS, find, main\n"
+        "[find(name) for name in COMMANDS]\n"
         "assert main('jobs', ['-c', '127.0.0.1:1']) == 69\n"
         "import rallypoint.client.sync\n"
         f"print(*(name for name in {OTHERS} if name in sys.modules))"

@@ -95,8 +95,8 @@ def test_any_text_is_kept(tmp_path: Path, text: str) -> None:
         (("set", "new"), 2, "set: error: a new context needs a coordinator: add -c HOST[:PORT]"),
         (("set", "a b", "-c", "x"), 2, "set: error: 'a b' is no name of a context"),
         (("set", "new", "-c", "a b"), 2, "set: error: --coordinator: 'a b' is not HOST:PORT"),
-        ((), 2, "error: no command given: list, use, set, show, delete (see rallypoint context"),
-        (("usse", "prod"), 2, "error: no such command 'usse'"),
+        ((), 2, "error: no command given: list, use, set, show or delete (see rallypoint context"),
+        (("usse", "prod"), 2, "error: unknown command 'usse'; did you mean use?"),
     ],
 )
 def test_errors_say_what_to_do(

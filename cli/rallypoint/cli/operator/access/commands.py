@@ -6,8 +6,6 @@ import datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from rallypoint.cli.operator.access.authority import (
     AUTHORITY_DAYS,
     DAYS,
@@ -17,30 +15,20 @@ from rallypoint.cli.operator.access.authority import (
     require_cryptography,
 )
 from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry, write_token
+from rallypoint.cli.operator.options import argument, command, option
 
 FOLDER = Path("certs")
-Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="folder of the authority")]
+Folder = Annotated[Path, option("--folder", metavar="FOLDER", help="folder of the authority")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    certs = typer.Typer(help="Make a small certificate authority.", rich_markup_mode=None)
-    certs.command("init")(init)
-    certs.command("issue")(issue_)
-    app.add_typer(certs, name="certs")
-    token = typer.Typer(help="Make tokens for a coordinator.", rich_markup_mode=None)
-    token.callback()(_token)
-    token.command("new")(new)
-    app.add_typer(token, name="token")
-
-
+@command
 def init(
     folder: Folder = FOLDER,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="name of the authority")
+        str, option("--name", metavar="NAME", help="name of the authority")
     ] = "rallypoint authority",
     days: Annotated[
-        int, typer.Option("--days", metavar="N", help="how long it is valid")
+        int, option("--days", metavar="N", help="how long it is valid")
     ] = AUTHORITY_DAYS,
 ) -> None:
     """Make an authority.
@@ -53,24 +41,21 @@ def init(
     print("Agents, clients and coordinators need the certificate. Keep the key here.")
 
 
+@command
 def issue_(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="name of the holder, such as ops-ann")
-    ],
+    name: Annotated[str, argument("NAME", help="name of the holder, such as ops-ann")],
     folder: Folder = FOLDER,
     host: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--host",
             metavar="HOST",
             help="name or address at which a coordinator is reached; repeatable. "
             "Without it the certificate is for a client",
         ),
     ] = None,
-    days: Annotated[int, typer.Option("--days", metavar="N", help="how long it is valid")] = DAYS,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="replace the certificate of this name")
-    ] = False,
+    days: Annotated[int, option("--days", metavar="N", help="how long it is valid")] = DAYS,
+    renew: Annotated[bool, option("--renew", help="replace the certificate of this name")] = False,
 ) -> None:
     """Sign a certificate for a coordinator (--host) or a client."""
     require_cryptography()
@@ -84,29 +69,25 @@ def issue_(
         print(f"--tls-ca {ca} --tls-cert {made.cert} --tls-key {made.key}")
 
 
-def _token() -> None:
-    """Keep `new` a command of its group."""
-
-
+@command
 def new(
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="whose it is, for audit lines")
-    ],
+    name: Annotated[str, option("--name", metavar="NAME", help="whose it is, for audit lines")],
     role: Annotated[
-        Role, typer.Option("--role", help="what its holder is: agent, operator, viewer or relay")
+        Role,
+        option(
+            "--role", metavar="ROLE", help="what its holder is: agent, operator, viewer or relay"
+        ),
     ] = Role.AGENT,
     job: Annotated[
         list[str] | None,
-        typer.Option(
-            "--job", metavar="PATTERN", help="only these jobs, such as train-*; repeatable"
-        ),
+        option("--job", metavar="PATTERN", help="only these jobs, such as train-*; repeatable"),
     ] = None,
     days: Annotated[
-        int, typer.Option("--days", metavar="N", min=0, max=36_500, help="how long; 0: for ever")
+        int, option("--days", metavar="N", min=0, max=36_500, help="how long; 0: for ever")
     ] = 0,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="write the token there, do not show it"),
+        option("--file", metavar="FILE", help="write the token there, do not show it"),
     ] = None,
 ) -> None:
     """Draw a token, and print its entry for the coordinator's --auth file."""
@@ -128,3 +109,7 @@ def _report(what: str, made: Issued) -> None:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+GROUPS = {"certs": {"init": init, "issue": issue_}, "token": {"new": new}}
+"""The commands of each group."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.flags.flag import BadValue
 from rallypoint.cli.flags.values import node_range
 from rallypoint.cli.operator.changes.options import (
     IsWaiting,
-    Job,
     Reason,
     Wait,
     WaitLimit,
@@ -19,17 +16,11 @@ from rallypoint.cli.operator.changes.options import (
 )
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, argument, command, option
 
 if TYPE_CHECKING:
     from rallypoint.cli.operator.changes.goals import Goal
     from rallypoint.client import Client
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for one in (cancel, restart, resize):
-        app.command()(one)
 
 
 @command
@@ -38,10 +29,10 @@ def cancel(
     job: Job,
     reason: Reason = "",
     run: Annotated[
-        int, typer.Option("--run", metavar="N", min=0, help="only this run; 0: the latest")
+        int, option("--run", metavar="N", min=0, help="only this run; 0: the latest")
     ] = 0,
     is_forced: Annotated[
-        bool, typer.Option("--force", help="also give up nodes that are silent, as if lost")
+        bool, option("--force", help="also give up nodes that are silent, as if lost")
     ] = False,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,
@@ -75,7 +66,7 @@ def restart(
     job: Job,
     reason: Reason = "",
     round: Annotated[
-        int, typer.Option("--round", metavar="N", min=0, help="only this round; 0: whichever runs")
+        int, option("--round", metavar="N", min=0, help="only this round; 0: whichever runs")
     ] = 0,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,
@@ -102,22 +93,21 @@ def resize(
     job: Job,
     nodes: Annotated[
         str,
-        typer.Argument(metavar="[N|MIN:MAX]", help="how many nodes it takes", show_default=False),
+        argument("NODES", help="how many nodes it takes: N or MIN:MAX"),
     ] = "",
     reason: Reason = "",
     max_restarts: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-restarts",
             metavar="N",
             min=-1,
             max=2**31 - 1,
             help="restarts that the whole run may use",
-            show_default=False,
         ),
     ] = -1,
     is_forced: Annotated[
-        bool, typer.Option("--force", help="stop the workers even if nodes are missing")
+        bool, option("--force", help="stop the workers even if nodes are missing")
     ] = False,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,

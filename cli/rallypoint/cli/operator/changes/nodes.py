@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
 from google.protobuf.message import Message
 
 from rallypoint.cli.operator.changes.options import (
     WAIT_S,
     DrainWaitLimit,
     IsWaiting,
-    Job,
     Reason,
     read_wait,
 )
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, argument, command, option
 
 if TYPE_CHECKING:
     from rallypoint.v1 import node_service_pb2 as nodes_pb2
@@ -26,15 +24,7 @@ Answer = TypeVar("Answer", bound=Message)
 DRAIN_S = 60.0
 """Time to save a checkpoint of common size. Zero would stop the workers at once."""
 DRAIN_S_MAX = 30 * 24 * 3600.0
-Nodes = Annotated[
-    list[str], typer.Argument(metavar="NODE...", help="the nodes, by name", show_default=False)
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for one in (drain, cordon, uncordon):
-        app.command()(one)
+Nodes = Annotated[list[str], argument("NODE", help="the nodes, by name")]
 
 
 @command
@@ -45,7 +35,7 @@ def drain(
     reason: Reason = "",
     drain_timeout: Annotated[
         float,
-        typer.Option(
+        option(
             "--drain-timeout",
             metavar="SECONDS",
             min=0.0,

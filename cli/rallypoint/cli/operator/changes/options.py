@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
 from msgspec import Struct
 
 from rallypoint.cli.operator.common import TIMEOUT_S_MAX
+from rallypoint.cli.operator.options import option
 
 WAIT_S = 60.0
 """Workers have 30 s to stop unless the job says otherwise, and the next round takes seconds."""
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="the job", show_default=False)]
-Reason = Annotated[
-    str, typer.Option("--reason", "-r", metavar="TEXT", help="why; people see it later")
-]
-IsWaiting = Annotated[bool, typer.Option("--wait", help="return when it has come true")]
+Reason = Annotated[str, option("--reason", "-r", metavar="TEXT", help="why; people see it later")]
+IsWaiting = Annotated[bool, option("--wait", help="return when it has come true")]
 
 
 def _limit(default: str) -> Any:
-    return typer.Option(
+    return option(
         "--wait-timeout",
         metavar="SECONDS",
         min=0.0,

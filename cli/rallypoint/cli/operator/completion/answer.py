@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rallypoint.base.printable import to_printable_line
+from rallypoint.cli.flags.flag import Usage
 from rallypoint.cli.operator.completion.line import Kind, Wanted, find_wanted
 from rallypoint.cli.operator.table import COMMANDS
 
@@ -56,38 +57,29 @@ def main(words: Sequence[str], menu: Mapping[str, str]) -> int:
 def find(words: Sequence[str], menu: Mapping[str, str]) -> Wanted:
     """Return what may stand at the cursor; the last word is typed so far."""
     if len(words) == 1 and not words[0].startswith("-"):
-        return Wanted(Kind.WORDS, words[0], words=menu)  # the most common, and Typer is slow
-    from typer.main import get_command
-
-    from rallypoint.cli.operator.app import app
-    from rallypoint.cli.operator.options import split_options
+        return Wanted(Kind.WORDS, words[0], words=menu)  # the most common
+    from rallypoint.cli.operator.app import find as find_command
+    from rallypoint.cli.operator.options import COMMON, Command, split_options
 
     moved, rest = split_options(words[:-1])
     rest = [*rest, words[-1]]
     if len(rest) == 1:
-        every = get_command(app(["jobs"])).commands["jobs"]  # type: ignore[attr-defined]
-        if rest[0].startswith("-") or _is_open(every, moved):
-            return find_wanted((), every, [*moved, rest[0]])
+        takes = {name for flag in COMMON.flags if not flag.is_switch for name in flag.names}
+        if rest[0].startswith("-") or (moved and moved[-1] in takes):
+            return find_wanted((), Usage("", "", (COMMON,)), [*moved, rest[0]])
         return Wanted(Kind.WORDS, rest[0], words=menu)
     name, *after = rest
     if name not in COMMANDS:
         return Wanted(Kind.FILES if name in menu else Kind.NOTHING)
-    command = get_command(app([name])).commands[name]  # type: ignore[attr-defined]
-    parts = getattr(command, "commands", None)
-    if parts is None:
-        return find_wanted((name,), command, [*moved, *after])
+    found = find_command(name)
+    if isinstance(found, Command):
+        return find_wanted((name,), found.parser(name), [*moved, *after])
     if len(after) == 1:
-        helps = {part: one.get_short_help_str() for part, one in parts.items()}
-        return Wanted(Kind.WORDS, after[0], words=helps)
-    if after[0] not in parts:
+        return Wanted(Kind.WORDS, after[0], words={part: one.line for part, one in found.items()})
+    if after[0] not in found:
         return Wanted(Kind.NOTHING)
-    return find_wanted((name, after[0]), parts[after[0]], [*moved, *after[1:]])
-
-
-def _is_open(command: object, words: Sequence[str]) -> bool:
-    """Return whether the last word is an option that takes the next one."""
-    options = {name: one for one in command.params for name in one.opts}  # type: ignore[attr-defined]
-    return bool(words) and words[-1] in options and not options[words[-1]].is_flag
+    path = (name, after[0])
+    return find_wanted(path, found[after[0]].parser(" ".join(path)), [*moved, *after[1:]])
 
 
 def _candidates(wanted: Wanted) -> dict[str, str]:

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.completion.scripts import SCRIPTS
 from rallypoint.cli.operator.failures import CommandFailed
+from rallypoint.cli.operator.options import argument, command
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(completion)
-
-
+@command
 def completion(
-    shell: Annotated[
-        str, typer.Argument(metavar="bash|zsh|fish", help="which shell", show_default=False)
-    ],
+    shell: Annotated[str, argument("bash|zsh|fish", help="which shell")],
 ) -> None:
     """Print a script with which a shell completes commands, options, and names of jobs and nodes.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any
 
 from msgspec import Struct
+
+from rallypoint.cli.flags.flag import Flag, Operand, Usage
 
 
 class Kind(Enum):
@@ -52,16 +53,16 @@ _BY_METAVAR = {
 _CONTEXT = "context"
 
 
-def find_wanted(path: Sequence[str], command: Any, words: Sequence[str]) -> Wanted:
+def find_wanted(path: Sequence[str], usage: Usage, words: Sequence[str]) -> Wanted:
     """Return what may stand at the cursor.
 
     Args:
         path: the words that have chosen the command, such as ("kv", "get").
-        command: of Typer, with its parameters.
+        usage: of the command.
         words: those after it; the last is typed up to the cursor, and may be empty.
     """
     *before, begun = words
-    reader = _Reader(command)
+    reader = _Reader(usage)
     for word in before:
         reader.take(word)
     if reader.open_option is not None:
@@ -75,28 +76,23 @@ def find_wanted(path: Sequence[str], command: Any, words: Sequence[str]) -> Want
 class _Reader:
     """Reads the words before the cursor, as far as they make sense."""
 
-    def __init__(self, command: Any) -> None:
-        self.options = {
-            name: one
-            for one in command.params
-            for name in (*one.opts, *one.secondary_opts)
-            if name.startswith("-")
-        }
+    def __init__(self, usage: Usage) -> None:
+        self.options = {name: flag for flag in usage.flags() for name in flag.names}
         self.given = dict[str, list[str]]()
-        self.open_option: Any = None
+        self.open_option: Flag | None = None
         """It takes the next word."""
         self.is_ended = False
         """No further word is an option."""
-        self._arguments = [one for one in command.params if one.param_type_name == "argument"]
+        self._operands = usage.operands
         self._seen = 0
 
     @property
-    def next_argument(self) -> Any:
+    def next_argument(self) -> Operand | None:
         """Return the one that the next word is; the last may take many. None: there is none."""
-        if self._seen < len(self._arguments):
-            return self._arguments[self._seen]
-        last = self._arguments[-1] if self._arguments else None
-        return last if last is not None and last.nargs == -1 else None
+        if self._seen < len(self._operands):
+            return self._operands[self._seen]
+        last = self._operands[-1] if self._operands else None
+        return last if last is not None and last.is_repeatable else None
 
     def take(self, word: str) -> None:
         """Read the next word."""
@@ -117,42 +113,42 @@ class _Reader:
         one = self.options.get(name)
         if one is None:
             return
-        if one.is_flag or equals:
+        if one.is_switch or equals:
             self._give(one, value)
         else:
             self.open_option = one
 
-    def _give(self, one: Any, value: str) -> None:
-        self.given.setdefault(one.name, []).append(value)
+    def _give(self, one: Flag | Operand, value: str) -> None:
+        self.given.setdefault(one.dest, []).append(value)
 
 
 def _option(
-    options: Mapping[str, Any], path: Sequence[str], begun: str, given: Mapping[str, Sequence[str]]
+    options: Mapping[str, Flag], path: Sequence[str], begun: str, given: Mapping[str, Sequence[str]]
 ) -> Wanted:
     name, equals, value = begun.partition("=")
     if equals and name in options:
         found = _value_of(options[name], path, value, given)
         return Wanted(found.kind, value, f"{name}=", found.words, given)
     words = {
-        name: (one.help or "").partition(" [")[0]
+        name: one.help.partition(" [")[0]
         for name, one in options.items()
-        if name.startswith("--") and name != "--help"
+        if name.startswith("--") and not one.prints
     }
     return Wanted(Kind.WORDS, begun, words=words, given=given)
 
 
 def _value_of(
-    one: Any, path: Sequence[str], begun: str, given: Mapping[str, Sequence[str]]
+    one: Flag | Operand, path: Sequence[str], begun: str, given: Mapping[str, Sequence[str]]
 ) -> Wanted:
     """Return what may be the value of a parameter: its placeholder in --help says it."""
-    placeholder = (one.metavar or "").strip("[].")
+    placeholder = one.metavar if isinstance(one, Flag) else one.name
     choices = placeholder.split("|")
     if len(choices) > 1 and placeholder == placeholder.lower():
         return Wanted(Kind.WORDS, begun, words=dict.fromkeys(choices, ""), given=given)
     kind = _BY_METAVAR.get(placeholder, Kind.NOTHING)
     if placeholder == "PREFIX" and path[0] != "jobs":
         kind = Kind.NOTHING  # of keys, which only workers may read
-    is_context = one.name == _CONTEXT or path[:1] == (_CONTEXT,)
-    if placeholder == "NAME" and is_context and one.name != "tls_server_name":
+    is_context = one.dest == _CONTEXT or path[:1] == (_CONTEXT,)
+    if placeholder == "NAME" and is_context and one.dest != "tls_server_name":
         kind = Kind.CONTEXTS
     return Wanted(kind, begun, given=given)

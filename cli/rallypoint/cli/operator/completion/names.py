@@ -42,7 +42,7 @@ def find_names(wanted: Wanted) -> dict[str, str]:
 def _find(
     invocation: Invocation, wanted: Wanted, given: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    taken: Sequence[str] = wanted.given.get("nodes", ())
+    taken: Sequence[str] = wanted.given.get("node", ())
     match wanted.kind:
         case Kind.JOBS:
             yield from _find_jobs(invocation, wanted.begun)

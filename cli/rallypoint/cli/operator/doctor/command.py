@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rallypoint.base.exit_codes import EXIT_FAILED
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import command, option
 
 HOST = "this host"
 OPTION = "--coordinator"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(doctor)
 
 
 def describe_source(source: str) -> str:
@@ -34,7 +27,7 @@ def describe_source(source: str) -> str:
 def doctor(
     invocation: Invocation,
     is_local: Annotated[
-        bool, typer.Option("--local", help="check this host alone, and no coordinator")
+        bool, option("--local", help="check this host alone, and no coordinator")
     ] = False,
 ) -> int:
     """Check the way to a coordinator, and this host.

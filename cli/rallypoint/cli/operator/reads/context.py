@@ -6,7 +6,6 @@ import os
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator import contexts
@@ -14,21 +13,11 @@ from rallypoint.cli.operator.connection import to_context
 from rallypoint.cli.operator.contexts import Contexts
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import argument, command
 from rallypoint.wire.access import PLAIN
 
 COLUMNS = ("CURRENT", "NAME", "COORDINATOR", "TLS", "TOKEN FILE")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        help="Save coordinators under names, and choose one.", rich_markup_mode=None
-    )
-    for function in (list_, use, set_, show, delete):
-        group.command(function.__name__.rstrip("_"))(function)
-    app.add_typer(group, name="context")
+Name = Annotated[str, argument("NAME", help="name of the context")]
 
 
 def _read() -> Contexts:
@@ -99,7 +88,7 @@ def set_(invocation: Invocation, name: Name) -> None:
 def show(
     invocation: Invocation,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="name of the context; left out: the current one")
+        str, argument("NAME", help="name of the context; left out: the current one")
     ] = "",
 ) -> None:
     """Show a context."""
@@ -131,3 +120,7 @@ def delete(invocation: Invocation, name: Name) -> None:
 def _to_json(saved: Contexts, name: str) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(saved.contexts[name])
     return {"name": name, "current": name == saved.current, **values}
+
+
+GROUPS = {"context": {"list": list_, "use": use, "set": set_, "show": show, "delete": delete}}
+"""The commands of each group."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import argument, command, option
 from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2
@@ -22,29 +20,20 @@ if TYPE_CHECKING:
 PREFIX = "EVENT_KIND_"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(events)
-
-
 @command
 def events(
     invocation: Invocation,
-    job: Annotated[
-        str, typer.Argument(metavar="[JOB]", help="name of a job; left out: of all jobs")
-    ] = "",
+    job: Annotated[str, argument("JOB", help="name of a job; left out: of all jobs")] = "",
     follows: Annotated[
-        bool, typer.Option("--follow", "-f", help="then print each new event, until Ctrl-C")
+        bool, option("--follow", "-f", help="then print each new event, until Ctrl-C")
     ] = False,
     last: Annotated[
         int | None,
-        typer.Option("--last", "-n", metavar="N", min=0, help="only the last N that are kept"),
+        option("--last", "-n", metavar="N", min=0, help="only the last N that are kept"),
     ] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kind", metavar="KIND", help="only events such as round-sealed; may be repeated"
-        ),
+        option("--kind", metavar="KIND", help="only events such as round-sealed; may be repeated"),
     ] = None,
 ) -> None:
     """Print what has happened to a job, or to all jobs, the oldest first.

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, command
 from rallypoint.v1 import job_pb2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(explain)
 
 
 @command
 def explain(
     invocation: Invocation,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="name of the job")],
+    job: Job,
 ) -> None:
     """Say what a job waits for, until when, for which nodes, and what to do about it.
 

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import argument, command, option
 
 DISPENSABLE = ("ROUND", "RUN", "WORKERS", "RESTARTS", "AGE", "NODES")
 """In a narrow terminal, the first ones first: REASON is what one looks for."""
 COLUMNS = ("JOB", "RUN", "STATE", "NODES", "WORKERS", "ROUND", "RESTARTS", "AGE", "REASON")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(jobs)
-
-
 @command
 def jobs(
     invocation: Invocation,
-    prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="only jobs whose names begin with this")
-    ] = "",
-    is_open: Annotated[bool, typer.Option("--open", help="only jobs that have not ended")] = False,
+    prefix: Annotated[str, argument("PREFIX", help="only jobs whose names begin with this")] = "",
+    is_open: Annotated[bool, option("--open", help="only jobs that have not ended")] = False,
 ) -> None:
     """List the jobs of a coordinator: those that wait, those that run, those that have ended.
 

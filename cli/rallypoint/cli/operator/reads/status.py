@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, command, option
 from rallypoint.v1 import job_pb2
 
 if TYPE_CHECKING:
@@ -18,23 +16,18 @@ NODES_SHOWN = 20
 ROUNDS_SHOWN = 5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(status)
-
-
 @command
 def status(
     invocation: Invocation,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="name of the job")],
+    job: Job,
     is_watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="show every change until the run has ended")
+        bool, option("--watch", "-w", help="show every change until the run has ended")
     ] = False,
     shows_all: Annotated[
-        bool, typer.Option("--all", help=f"show every node, not only {NODES_SHOWN}")
+        bool, option("--all", help=f"show every node, not only {NODES_SHOWN}")
     ] = False,
     rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=0, help="how many ended rounds to show")
+        int, option("--rounds", metavar="N", min=0, help="how many ended rounds to show")
     ] = ROUNDS_SHOWN,
 ) -> None:
     """Show a job: its nodes and ranks, its rounds, what it waits for, and where the time went.

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, argument, command
 from rallypoint.v1 import job_pb2, verdict_pb2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(verdict)
 
 
 @command
 def verdict(
     invocation: Invocation,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="name of the job")],
+    job: Job,
     run: Annotated[
         int | None,
-        typer.Argument(metavar="[RUN]", min=1, help="number of a run; left out: the latest"),
+        argument("RUN", min=1, help="number of a run; left out: the latest"),
     ] = None,
 ) -> None:
     """Say what failed first in a run, where and why, and what the coordinator did about it.

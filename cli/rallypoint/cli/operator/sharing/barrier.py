@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, argument, command
 
 COLUMNS = ("BARRIER", "SCOPE", "GENERATION", "ARRIVED", "WAITING", "LEFT", "MISSING")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Show where the workers of a job wait for each other.")
-    group.command("list")(list_barriers)
-    group.command("show")(show)
-    app.add_typer(group, name="barrier")
 
 
 @command
@@ -40,7 +29,7 @@ def list_barriers(invocation: Invocation, job: Job) -> None:
 def show(
     invocation: Invocation,
     job: Job,
-    name: Annotated[str, typer.Argument(metavar="BARRIER", help="its name", show_default=False)],
+    name: Annotated[str, argument("BARRIER", help="its name")],
 ) -> None:
     """Show who has arrived at a barrier, and who has not.
 
@@ -63,3 +52,7 @@ def show(
     for one in found:
         for line in describe_barrier_whole(one):
             invocation.output.print(line)
+
+
+GROUPS = {"barrier": {"list": list_barriers, "show": show}}
+"""The commands of each group."""

@@ -12,14 +12,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.cli.operator.changes.options import Job
 from rallypoint.cli.operator.failures import CommandFailed, NotFound, TimedOut
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command
+from rallypoint.cli.operator.options import Job, argument, command, option
 from rallypoint.client.values import Scope
 
 if TYPE_CHECKING:
@@ -41,33 +38,19 @@ class ScopeName(Enum):
 
 Worker = Annotated[
     int,
-    typer.Option(
+    option(
         "--worker",
         "-w",
         metavar="PID",
         min=0,
         help="take the token of this process here; without: RALLYPOINT_WORKER_TOKEN",
-        show_default=False,
     ),
 ]
 InScope = Annotated[
-    ScopeName, typer.Option("--scope", metavar="round|run", help="what the keys belong to")
+    ScopeName, option("--scope", metavar="round|run", help="what the keys belong to")
 ]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="the key", show_default=False)]
-Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="only keys that begin with this")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        help="Read and change the keys of a job, with the token of one of its workers: --worker."
-    )
-    group.command("get")(get)
-    group.command("put")(put)
-    group.command("list")(list_keys)
-    group.command("delete")(delete)
-    group.command("watch")(watch)
-    app.add_typer(group, name="kv")
+Key = Annotated[str, argument("KEY", help="the key")]
+Prefix = Annotated[str, argument("PREFIX", help="only keys that begin with this")]
 
 
 @command
@@ -79,9 +62,7 @@ def get(
     scope: InScope = ScopeName.ROUND,
     wait: Annotated[
         float,
-        typer.Option(
-            "--wait", metavar="SECONDS", min=0.0, max=WAIT_S_MAX, help="wait until it exists"
-        ),
+        option("--wait", metavar="SECONDS", min=0.0, max=WAIT_S_MAX, help="wait until it exists"),
     ] = 0.0,
 ) -> None:
     """Print the value of a key.
@@ -110,7 +91,7 @@ def put(
     key: Key,
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="its value; -: standard input", show_default=False),
+        argument("VALUE", help="its value; -: standard input"),
     ],
     worker: Worker = 0,
     scope: InScope = ScopeName.ROUND,
@@ -223,3 +204,7 @@ def _read_value() -> bytes:
     if len(content) > VALUE_BYTES_MAX:
         raise CommandFailed(f"a value has at most {VALUE_BYTES_MAX} bytes", EXIT_USAGE)
     return content
+
+
+GROUPS = {"kv": {"get": get, "put": put, "list": list_keys, "delete": delete, "watch": watch}}
+"""The commands of each group."""
