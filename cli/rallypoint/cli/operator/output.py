@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from google.protobuf.message import Message
@@ -22,14 +23,11 @@ from rallypoint.cli.operator.common import Format
 from rallypoint.cli.terminal import wants_colours
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.text import Text
 
 GAP = 2
 """Spaces between two columns."""
-LONG_MIN = 100
-"""Rows of a table that is not left to rich if it fits as it is."""
 READABLE_MIN = 32
 """Columns of a flexible cell for which columns that are dispensable give way."""
 NAMES_SHARE = 3
@@ -193,10 +191,7 @@ def make_table(
 
 
 class _Rows:
-    """A table. rich fits one to its console; for thousands of rows that takes seconds.
-
-    So a long table that fits as it is gets its columns from here.
-    """
+    """A table. rich fits one to its console; for thousands of rows that takes seconds."""
 
     def __init__(
         self,
@@ -218,12 +213,7 @@ class _Rows:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        if len(self._rows) >= LONG_MIN:
-            lines = self._align(options.max_width)
-            if lines is not None:
-                yield lines
-                return
-        yield self._narrow(options.max_width)._fit(options)
+        yield self._narrow(options.max_width)._draw(console, options)
 
     def _narrow(self, most: int) -> _Rows:
         """Return the table without the columns for which there is no room."""
@@ -245,25 +235,6 @@ class _Rows:
         """Return how many columns the flexible one has beside the others."""
         others = sum(widths.values()) - widths[self._flexible]
         return most - others - GAP * (len(widths) - 1)
-
-    def _align(self, most: int) -> Text | None:
-        """Return the table as one text; None if it is wider than `most` columns."""
-        from rich.cells import cell_len
-        from rich.text import Text
-
-        widths = self._measure()
-        if sum(widths) > most - GAP * (len(widths) - 1):
-            return None
-        cells = [[clean(cell) for cell in row] for row in self._rows]
-        head = list(self._columns)
-        text = Text(no_wrap=True, overflow="ignore")
-        for row, shown in zip([head, *self._rows], [head, *cells], strict=True):
-            for cell, words, width in zip(row, shown, widths, strict=True):
-                style = cell.style if isinstance(cell, Text) else "bold" if row is head else ""
-                text.append(words + " " * (width - cell_len(words) + GAP), style or None)
-            text.append("\n")
-        text.right_crop(1)
-        return text
 
     def _measure(self) -> list[int]:
         """Return how wide each column is if nothing is cut or wrapped."""
@@ -291,20 +262,37 @@ class _Rows:
                 break
         return widths
 
-    def _fit(self, options: ConsoleOptions) -> Table:
-        """Return the table of rich, whose columns share what the console has."""
-        from rich.table import Table
+    def _draw(self, console: Console, options: ConsoleOptions) -> Text:
+        """Return the table as one text, in columns that share what the console has."""
+        from rich.cells import cell_len, set_cell_size
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-        for name, width in zip(self._columns, self._share(options.max_width), strict=True):
-            is_wrapped = name == self._flexible and not self._is_cropped
-            cut: OverflowMethod = "crop" if options.ascii_only else "ellipsis"
-            overflow: OverflowMethod = "fold" if is_wrapped else cut
-            table.add_column(Text(name), no_wrap=not is_wrapped, overflow=overflow, max_width=width)
-        for row in self._rows:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
-        return table
+        widths = self._share(options.max_width)
+        wrapped = None if self._is_cropped else self._flexible
+
+        def fit(words: str, name: str, width: int) -> list[str]:
+            if cell_len(words) <= width:
+                return [words]
+            if name == wrapped:
+                return [line.plain for line in Text(words).wrap(console, width, overflow="fold")]
+            is_plain = options.ascii_only
+            return [
+                set_cell_size(words, width) if is_plain else set_cell_size(words, width - 1) + "…"
+            ]
+
+        whole = Text(no_wrap=True, overflow="ignore", end="")
+        for row in (self._columns, *self._rows):
+            own = "bold" if row is self._columns else ""
+            styles = [cell.style if isinstance(cell, Text) else own for cell in row]
+            cells = [
+                fit(clean(cell), name, width)
+                for cell, name, width in zip(row, self._columns, widths, strict=True)
+            ]
+            for line in zip_longest(*cells, fillvalue=""):
+                for words, style, width in zip(line, styles, widths, strict=True):
+                    whole.append(words + " " * (width - cell_len(words) + GAP), style or None)
+                whole.append("\n")
+        return whole
 
 
 def clean(value: object) -> str:
