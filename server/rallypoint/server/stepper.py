@@ -42,7 +42,7 @@ class Turn(Struct):
     changed: dict[JobId, None] = field(default_factory=dict)
     """Jobs that look different to their readers, or do not exist any more."""
     before: Before = field(default_factory=Before)
-    """What the steps have changed, as it was before the turn."""
+    """What the steps have changed, as it was before the turn; nothing when nothing is kept."""
 
 
 class Stepper:
@@ -66,7 +66,8 @@ class Stepper:
             transition = step(self._state, input, now_ms)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
             return self._contain(error, input, now_ms, turn)
-        turn.before.keep(self._state, transition.delta)
+        if self._state.durable:
+            turn.before.keep(self._state, transition.delta)
         try:
             apply(self._state, transition.delta)
         except Exception as error:  # noqa: BLE001  # the same; the state holds a part of the changes
@@ -103,7 +104,7 @@ class Stepper:
         turn.records.extend(records)
 
     def close(self, turn: Turn) -> None:
-        """Add to the records what the turn has changed and no record says. Nothing follows."""
+        """Add to the records what the turn has changed of jobs and nodes. Nothing follows."""
         try:
             notes = note_changes(turn.before, turn.records, self._state)
         except Exception as error:  # a bug in one job must not end the others
@@ -198,7 +199,8 @@ class Stepper:
         self, job_id: JobId, sessions: Iterable[SessionId], now_ms: int, text: str, turn: Turn
     ) -> None:
         log.error("job_evicted", job_id=job_id, why=text)
-        turn.before.keep_job(self._state, job_id)
+        if self._state.durable:
+            turn.before.keep_job(self._state, job_id)
         eviction = evict(self._state, job_id, tuple(sessions), now_ms, text)
         turn.records.extend(eviction.records)
         turn.effects.extend(eviction.effects)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.journal.shown import events_in
 from support.processes.commands import SCRIPTS, Command
 from support.processes.jobs import is_started, pids
 from support.processes.world import NEW, World
@@ -72,9 +73,11 @@ def test_journal_of_a_running_coordinator(
     after = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
 
     assert found["jobs"] == "1 (1 running)"
-    kinds = [json.loads(line)["kind"] for line in shown.splitlines()]
-    sealed = [kind for kind in kinds if kind.startswith("round_se")]
+    records = [json.loads(line) for line in shown.splitlines()]
+    reasons = [event["reason"] for event in events_in(records)]
+    sealed = [reason for reason in reasons if reason.startswith("round_se")]
     assert sealed == ["round_sealed", "round_settled", "round_sealed"]
+    assert {"job_snapshot", "job_noted", "node_joined"} <= {one["kind"] for one in records}
     secret = json.loads(backup.read_text().splitlines()[0])["secret"]
     assert token not in shown and secret not in shown
     assert backup.stat().st_mode & 0o777 == 0o600

@@ -9,12 +9,13 @@ from support.processes.world import NEW, World
 
 RUN = "from rallypoint.cli.main import {command}; {command}()"
 FULL_DISK = """
-from rallypoint.server.core.messages.records import RoundStopped
+from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
 append = MemoryJournal.append
 async def fail(self, records, now_ms):
-    if any(isinstance(record, RoundStopped) for record in records):
+    logged = [event for one in records if isinstance(one, EventsLogged) for event in one.events]
+    if any(event.reason == "round_stopped" for event in logged):
         raise JournalFailed("no space left on device")
     await append(self, records, now_ms)
 MemoryJournal.append = fail

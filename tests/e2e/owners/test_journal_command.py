@@ -12,6 +12,7 @@ from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc
 from rallypoint.v1 import job_pb2
 from support.etcd.coordinators import Coordinators, until_job
+from support.journal.shown import events_in
 from support.processes.commands import SCRIPTS, Command
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import Jobs, is_started, pids
@@ -126,7 +127,8 @@ def test_store_is_looked_at_beside_its_coordinators(
     assert (found["shards"], found["jobs"]) == ("16", "1 (1 running)")
     records = [json.loads(line) for line in shown.splitlines()]
     assert len({record["shard"] for record in records}) == 1
-    sealed = [one["kind"] for one in records if one["kind"].startswith("round_se")]
+    reasons = [event["reason"] for event in events_in(records)]
+    sealed = [reason for reason in reasons if reason.startswith("round_se")]
     assert sealed == ["round_sealed", "round_settled", "round_sealed"]
     assert token not in shown
     for worker in world.mailbox.workers(2, round=2):

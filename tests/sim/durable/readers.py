@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.events.log import Event
-from rallypoint.server.core.messages.records import EventsLogged, Record
+from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import HISTORY_MAX, RUNS_MAX
 from rallypoint.server.rpc.events import reading
@@ -21,6 +21,7 @@ from rallypoint.server.rpc.views.job import latest_run_message, past_round_messa
 from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import job_pb2
 from sim.rules.rules import Checker, Violation
+from support.core.decisions import Record
 
 if TYPE_CHECKING:
     from sim.world.server import Server

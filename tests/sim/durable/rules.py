@@ -9,8 +9,14 @@ from msgspec.structs import asdict
 
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.coordinator import LATE_MS
-from rallypoint.server.core.messages.records import (
-    JobForgotten,
+from rallypoint.server.core.messages.records import JobForgotten
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.node import Eligibility, NodeState
+from rallypoint.server.core.model.round import Round, RoundHeader, RoundReason
+from rallypoint.server.core.verdicts.blame import with_older_failures
+from sim.rules.rules import Checker
+from support.core.decisions import (
     NodeHealthChanged,
     Record,
     RoundSealed,
@@ -18,12 +24,6 @@ from rallypoint.server.core.messages.records import (
     RoundStopped,
     RunClosed,
 )
-from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.node import Eligibility, NodeState
-from rallypoint.server.core.model.round import Round, RoundHeader, RoundReason
-from rallypoint.server.core.verdicts.blame import with_older_failures
-from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
     from sim.durable.readers import Seen

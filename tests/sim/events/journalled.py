@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import Event
-from rallypoint.server.core.messages.records import (
-    EventsLogged,
-    JobForgotten,
+from rallypoint.server.core.messages.records import EventsLogged, JobForgotten
+from rallypoint.server.core.model.ids import JobId
+from sim.rules.rules import Checker
+from support.core.decisions import (
     Record,
     RoundSealed,
     RoundSettled,
@@ -16,8 +17,6 @@ from rallypoint.server.core.messages.records import (
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model.ids import JobId
-from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
     from sim.world.server import Server

@@ -14,12 +14,12 @@ from rallypoint.base.exit_codes import (
     EXIT_SIGNAL_BASE,
     EXIT_UNREACHABLE,
 )
-from rallypoint.server.core.messages.records import DrainRequested, Record, RunClosed
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.verdict import Consequence
 from rallypoint.v1.agent_service_pb2 import Finished
 from sim.rules.rules import Checker
+from support.core.decisions import DrainRequested, Record, RunClosed
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

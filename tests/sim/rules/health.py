@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import JobChanged
-from rallypoint.server.core.messages.records import (
-    JobForgotten,
+from rallypoint.server.core.messages.records import JobForgotten
+from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.spec import JobSpec, Timing
+from rallypoint.server.core.rounds.fences import SLACK_MS as FENCE_SLACK_MS
+from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
+from rallypoint.server.core.step import Transition
+from rallypoint.server.core.verdicts.policy import BACKOFF_MS_MAX
+from sim.rules.rules import Checker
+from support.core.decisions import (
     JobUpdated,
     NodeHealthChanged,
     Record,
@@ -17,13 +24,6 @@ from rallypoint.server.core.messages.records import (
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.core.model.spec import JobSpec, Timing
-from rallypoint.server.core.rounds.fences import SLACK_MS as FENCE_SLACK_MS
-from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
-from rallypoint.server.core.step import Transition
-from rallypoint.server.core.verdicts.policy import BACKOFF_MS_MAX
-from sim.rules.rules import Checker
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

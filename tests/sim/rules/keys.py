@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import (
-    JobForgotten,
-    KeysWritten,
-    Record,
-    RoundSealed,
-    RoundStopped,
-    RunClosed,
-    RunOpened,
-)
+from rallypoint.server.core.messages.records import JobForgotten, KeysWritten
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
@@ -25,6 +17,7 @@ from sim.keys.limits import USUAL
 from sim.keys.model import Outcome, Scoped, Store, answer_of, event_of
 from sim.keys.plan import Method
 from sim.rules.rules import Checker
+from support.core.decisions import Record, RoundSealed, RoundStopped, RunClosed, RunOpened
 
 if TYPE_CHECKING:
     from sim.keys.callers import Call, Watcher

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import Record, RoundSealed, RoundStopped, RunClosed
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.barrier import REMEMBERED_MS, BarrierKey, Ended
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.step import Transition
 from rallypoint.v1 import scope_pb2
 from sim.rules.rules import Checker
+from support.core.decisions import Record, RoundSealed, RoundStopped, RunClosed
 
 if TYPE_CHECKING:
     from rallypoint.v1 import barrier_service_pb2 as barrier_pb2

@@ -13,7 +13,6 @@ from msgspec.structs import astuple
 from rallypoint.agent.core.desired import Desired, DesiredStop, RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord as LocalError
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import JobUpdated, Record, RoundSealed, RunClosed
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import HeldRound, Identity, NodeState
 from rallypoint.server.core.model.round import Member, RoundHeader
@@ -22,6 +21,7 @@ from rallypoint.v1.agent_service_pb2 import Finished
 from rallypoint.v1.verdict_pb2 import FailedWorker as FailedMessage
 from sim.rules.rules import Checker, News
 from sim.world.wire import header_of, host_addresses_of, host_name_of
+from support.core.decisions import JobUpdated, Record, RoundSealed, RunClosed
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

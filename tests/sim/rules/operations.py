@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import JobChanged
-from rallypoint.server.core.messages.records import (
-    JobForgotten,
-    JobUpdated,
-    NodeHealthChanged,
-    Record,
-    RoundSealed,
-    RoundSettled,
-    RoundStopped,
-    RunClosed,
-    RunOpened,
-)
+from rallypoint.server.core.messages.records import JobForgotten
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import Eligibility
@@ -25,6 +15,15 @@ from rallypoint.server.core.model.round import REQUESTED, RoundHeader, RoundReas
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.step import Transition
 from sim.rules.rules import Checker
+from support.core.decisions import (
+    JobUpdated,
+    Record,
+    RoundSealed,
+    RoundSettled,
+    RoundStopped,
+    RunClosed,
+    RunOpened,
+)
 
 if TYPE_CHECKING:
     from sim.world.server import Server
@@ -122,7 +121,7 @@ class OperationsHold(Checker):
             case inputs.UpdateJob():
                 self._judge_update(server, input, records)
             case inputs.Cordon(name=name):
-                healths = [one.health for one in records if isinstance(one, NodeHealthChanged)]
+                healths = server.state.jobs[input.job_id].health
                 is_cordoned = any(one.name == name and one.cordoned for one in healths)
                 self.require(is_cordoned, f"{input} cordoned nothing")
 

@@ -6,13 +6,6 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import (
-    Record,
-    RoundSealed,
-    RoundSettled,
-    RoundStopped,
-    RunClosed,
-)
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
@@ -20,6 +13,7 @@ from rallypoint.server.core.model.spec import Timing
 from sim.rules.rules import Checker, News
 from sim.world.process import Process
 from sim.world.wire import header_of
+from support.core.decisions import Record, RoundSealed, RoundSettled, RoundStopped, RunClosed
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

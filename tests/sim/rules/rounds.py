@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import (
-    DrainRequested,
-    DrainRequestEnded,
-    JobForgotten,
-    Record,
-    RoundSealed,
-    RoundSettled,
-    RunClosed,
-    RunOpened,
-)
+from rallypoint.server.core.messages.records import JobForgotten
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Member, RoundHeader
 from rallypoint.server.core.step import Transition
 from sim.rules.rules import Checker
 from sim.world.process import Process
 from sim.world.wire import header_of
+from support.core.decisions import (
+    DrainRequested,
+    DrainRequestEnded,
+    Record,
+    RoundSealed,
+    RoundSettled,
+    RunClosed,
+    RunOpened,
+)
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.server.core.messages.records import (
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.round import RoundHeader, RoundReason
+from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.v1.agent_service_pb2 import Finished
+from sim.rules.rules import Checker
+from sim.world.process import Process
+from support.core.decisions import (
     JobUpdated,
     Record,
     RoundSealed,
@@ -17,13 +24,6 @@ from rallypoint.server.core.messages.records import (
     RunClosed,
     RunOpened,
 )
-from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.core.model.round import RoundHeader, RoundReason
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.v1.agent_service_pb2 import Finished
-from sim.rules.rules import Checker
-from sim.world.process import Process
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

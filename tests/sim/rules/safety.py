@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rallypoint.agent.core.desired import Desired, RunOrder
 from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import Record
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
@@ -28,6 +27,7 @@ from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker, News
 from sim.rules.runs import RUN_RULES
 from sim.shards.rules import OwnersAreOne
+from support.core.decisions import Record
 
 if TYPE_CHECKING:
     from sim.world.node import Agent

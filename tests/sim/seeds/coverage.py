@@ -33,13 +33,6 @@ from rallypoint.server.core.messages.inputs import (
     Stalled,
     TimePassed,
 )
-from rallypoint.server.core.messages.records import (
-    Record,
-    RoundSealed,
-    RoundSettled,
-    RoundStopped,
-    RunClosed,
-)
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.desired import Desired
 from rallypoint.server.core.model.ids import JobId
@@ -53,6 +46,7 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.step import Transition
 from sim.seeds.faults import DiskFault
+from support.core.decisions import Record, RoundSealed, RoundSettled, RoundStopped, RunClosed
 
 Row = tuple[str, str]
 """A table and one of its rows."""

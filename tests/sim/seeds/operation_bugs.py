@@ -7,7 +7,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.core.control import operations
-from rallypoint.server.core.messages.records import JobUpdated
 from rallypoint.server.core.model.job import Gone
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import REQUESTED
@@ -104,18 +103,6 @@ def _delete_nothing() -> list[Patch]:
     return [(operations, "drop_job", lambda draft, job: None)]
 
 
-def _update_in_secret() -> list[Patch]:
-    """Change the specification without a record."""
-    real = operations._update
-
-    def update(draft: Any, *rest: Any) -> Any:
-        refusal = real(draft, *rest)
-        draft.records[:] = [one for one in draft.records if not isinstance(one, JobUpdated)]
-        return refusal
-
-    return [(operations, "_update", update)]
-
-
 def _restart_any_round() -> list[Patch]:
     """Restart whichever round runs, although another one was meant."""
 
@@ -157,7 +144,6 @@ OPERATION_BUGS: dict[str, Bug] = {
     "keep an unfit round": (_keep_an_unfit_round, HOLD),
     "stop for missing nodes": (_stop_for_missing_nodes, HOLD),
     "delete nothing": (_delete_nothing, HOLD),
-    "update in secret": (_update_in_secret, HOLD | {"ReplayIsMemory"}),
     "restart any round": (_restart_any_round, HOLD),
     "create with defaults": (_create_with_defaults, HOLD),
     "cordon no one": (_cordon_no_one, HOLD),

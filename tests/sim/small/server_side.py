@@ -13,11 +13,10 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from rallypoint.agent.core.state import AgentState
-from rallypoint.server.core import step as core
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
+from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
@@ -42,6 +41,8 @@ from sim.small.small import (
     state_key,
 )
 from sim.world.wire import Hangup
+from support.core import decisions
+from support.core.decisions import RoundSealed
 
 FIRST_EPOCH = 1_000_000
 
@@ -241,11 +242,12 @@ class ServerSide:
         now_ms = self.arena.now_ms = self._journal_ms()
         server = server_view(self.coordinator, now_ms, self.arena)
         self.ghosts.hear("coordinator_hears", server, input)
-        transition = core.step(state, input, now_ms)
+        transition = decisions.step(state, input, now_ms)
         changed = Before()
         changed.keep(state, transition.delta)
         apply(state, transition.delta)
-        notes = note_changes(changed, transition.records, state)
+        decided = decisions.journalled(transition.records)
+        records = [*decided, *note_changes(changed, decided, state)]
         for key in list(transition.delta.deadlines):
             if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:
                 state.deadlines.set(key, NEVER_MS)
@@ -253,8 +255,8 @@ class ServerSide:
         for job_id in transition.jobs:
             if job_id in state.jobs:
                 check_job(state, job_id)
-        if transition.records or notes:
-            memory = replay((*snapshot(self.coordinator.memory), *transition.records, *notes))
+        if records:
+            memory = replay((*snapshot(self.coordinator.memory), *records))
             self.coordinator = self.coordinator._replace(memory=memory)
             self.ghosts.hear("remembered", memory, memory_of(state))
         self.ghosts.hear("coordinator_stepped", server, input, transition)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from rallypoint.server.coordinator import PULSE_S
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import RoundSealed
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.spec import JobSpec
@@ -45,6 +44,7 @@ from sim.world.contacts import Contacts, reattach_ms
 from sim.world.network import Stream
 from sim.world.turns import Steps
 from sim.world.wire import TERMS, Hangup
+from support.core.decisions import RoundSealed
 
 if TYPE_CHECKING:
     from sim.world.world import World

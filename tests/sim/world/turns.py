@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core import step as core
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import ClockMeasured, NodeRemoved
@@ -12,6 +11,7 @@ from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import Transition
+from support.core import decisions
 
 
 class Steps:
@@ -38,10 +38,10 @@ class Steps:
 
     def step(self, input: inputs.Input) -> Transition:
         """Take a step."""
-        transition = core.step(self.state, input, self.now_ms)
+        transition = decisions.step(self.state, input, self.now_ms)
         self._before.keep(self.state, transition.delta)
         apply(self.state, transition.delta)
-        self.records += transition.records
+        self.records += decisions.journalled(transition.records)
         self.effects += transition.effects
         self.changed.update(dict.fromkeys(transition.delta.revised))
         self.stepped.append((input, transition.refusal))
@@ -54,5 +54,5 @@ class Steps:
         return frozenset(record.session for record in removed)
 
     def close(self) -> None:
-        """Note what the records do not say."""
+        """Note what has changed of jobs and nodes."""
         self.records += note_changes(self._before, self.records, self.state)

@@ -25,7 +25,7 @@ from rallypoint.server.core.messages.effects import (
     Send,
     Welcome,
 )
-from rallypoint.server.core.messages.records import EpochRaised, RoundSealed
+from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.desired import DesiredStandby, DesiredStop
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
@@ -41,7 +41,8 @@ from rallypoint.server.core.restore import restore
 from rallypoint.server.core.rounds.desired import desired_state
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import NO_CHANGES, State, apply
-from rallypoint.server.core.step import Transition, step
+from rallypoint.server.core.step import Transition
+from support.core.decisions import Decision, RoundSealed, journalled, step
 from support.core.fake_agents import JOB, FakeAgent, identity
 
 HEARTBEAT_MS = 1_000
@@ -92,6 +93,8 @@ class Bench:
         if window_ms:
             self.state.deadlines.set((DeadlineKind.WINDOW, ""), window_ms)
         self.records: list[JournalRecord] = [EpochRaised(epoch, window_until_ms=window_ms)]
+        self._decided: list[tuple[int, Decision]] = []
+        """Each decision about a job, and how many records were there before it."""
         self.effects: list[Effect] = []
         """All effects so far."""
         self.agents: dict[SessionId, FakeAgent] = {}
@@ -161,11 +164,16 @@ class Bench:
         assert verdict is not None
         return verdict
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions about jobs that the journal knows."""
+        return [decision for _, decision in self._decided]
+
     def rounds(self, job_id: str = JOB) -> list[RoundHeader]:
         """Return the headers of all rounds that were sealed."""
         return [
             record.header
-            for record in self.records
+            for record in self.decisions
             if isinstance(record, RoundSealed) and record.job_id == job_id
         ]
 
@@ -226,8 +234,7 @@ class Bench:
         for job_id in self.state.jobs:
             check_job(self.state, job_id)
         self._check_revisions(revision, transition)
-        notes = note_changes(changed, transition.records, self.state)
-        records = (*transition.records, *notes)
+        records = self._note(changed, transition)
         self.records.extend(records)
         self.effects.extend(transition.effects)
         self._memory = replay((*snapshot(self._memory), *records))
@@ -245,10 +252,16 @@ class Bench:
             self.death = self.death._replace(steps=self.death.steps - 1)
             return
         if self.death.is_written:
-            notes = note_changes(changed, transition.records, self.state)
-            self.records += (*transition.records, *notes)
+            self.records += self._note(changed, transition)
         self.death = None
         raise Died
+
+    def _note(self, changed: Before, transition: Transition) -> list[JournalRecord]:
+        """Return what the journal has of a step, and keep its decisions."""
+        at = len(self.records)
+        self._decided += [(at, one) for one in transition.records if isinstance(one, Decision)]
+        records = journalled(transition.records)
+        return [*records, *note_changes(changed, records, self.state)]
 
     def restart(self, journal: Iterable[JournalRecord] = (), away_ms: int = 0) -> None:
         """Let the coordinator start again from its journal; every stream is gone.
@@ -273,6 +286,7 @@ class Bench:
             away_ms=away_ms,
         )
         self.state = restored.state
+        self._decided = [(at, one) for at, one in self._decided if at < len(loaded)]
         self.records = [*loaded, *restored.records]
         self._memory = replay(self.records)
         assert memory_of(self.state) == self._memory

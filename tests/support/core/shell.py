@@ -102,7 +102,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.journal = FullJournal("c")
-        self.state = State("c", 1, first_epoch=1)
+        self.state = State("c", 1, first_epoch=1, durable=True)
         self.outboxes = Outboxes()
         self.clock = WatchedClock()
         self.coordinator = Coordinator(

@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rallypoint.server.core.messages.records import EpochRaised, RunClosed
+from rallypoint.server.core.messages.records import EpochRaised, JobForgotten
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.model.phase import Outcome
+from rallypoint.server.core.model.job import Gone
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.sqlite import file, pages
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
@@ -33,7 +33,7 @@ FILLER = "x" * 3_000
 def batch(number: int) -> tuple[JournalRecord, ...]:
     """Return the batch with this number; every fifth takes several pages."""
     filler = FILLER * 5 if number % 5 == 0 else ""
-    return EpochRaised(number), RunClosed(JobId(f"{number}{filler}"), number, Outcome.FAILED, None)
+    return EpochRaised(number), JobForgotten(JobId(f"{number}{filler}"), Gone(number))
 
 
 async def append_for_ever(path: Path, pipe: int) -> None:

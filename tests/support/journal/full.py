@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from itertools import count
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from rallypoint.server.core.model.volatile import volatile_fields
 from rallypoint.server.core.reads.replay import JournalRecord
-from rallypoint.server.journal.codec.kinds import LEFT_OUT
+from rallypoint.server.journal.codec.fields import hints_of, partial_of, plain
 
 KINDS: tuple[type[JournalRecord], ...] = get_args(JournalRecord)
 """Every kind of record."""
@@ -41,9 +42,6 @@ def _full_records() -> tuple[JournalRecord, ...]:
     return tuple(records)
 
 
-_hints_of: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
-
-
 class Maker:
     """Makes values that differ from each other and from all defaults."""
 
@@ -56,12 +54,14 @@ class Maker:
 
     def whole(self, kind: type[_Struct]) -> _Struct:
         """Return a struct with all its fields set, those that no journal keeps as well."""
-        hints = _hints_of(kind)
+        hints = hints_of(kind)
         return kind(**{name: self.make(hints[name], name) for name in kind.__struct_fields__})
 
     def make(self, hint: Any, name: str) -> Any:
         """Return a value of a type for a field of this name."""
-        hint = _plain(hint)
+        if (kind := partial_of(hint)) is not None:
+            return {one: self.make(hints_of(kind)[one], one) for one in names_of(kind)}
+        hint = plain(hint.__origin__ if get_origin(hint) is Annotated else hint)
         origin, arguments = get_origin(hint), get_args(hint)
         if hint in (int, bool, str, bytes):
             return self._scalar(hint, name)
@@ -88,19 +88,20 @@ class Maker:
         return f"{name} {number} ä" if hint is str else bytes((number % 256, 0, 255))
 
     def _built(self, kind: Any) -> Any:
-        hints = _hints_of(kind)
+        hints = hints_of(kind)
         return kind(**{name: self.make(hints[name], name) for name in names_of(kind)})
 
 
 def names_of(kind: Any) -> list[str]:
     """Return the names of the fields of a struct or named tuple that a journal keeps."""
     names = kind.__struct_fields__ if issubclass(kind, Struct) else kind._fields
-    return [name for name in names if name not in LEFT_OUT.get(kind, frozenset())]
+    volatile = volatile_fields(kind)
+    return [name for name in names if name not in volatile]
 
 
 def types_in(hint: Any) -> Iterator[Any]:
     """Yield the structs, named tuples and enums of which values of a type are made."""
-    hint = _plain(hint)
+    hint = partial_of(hint) or plain(hint)
     for argument in get_args(hint):
         if argument not in (..., type(None)):
             yield from types_in(argument)
@@ -109,16 +110,10 @@ def types_in(hint: Any) -> Iterator[Any]:
     if not isinstance(hint, types.UnionType):
         yield hint
     if isinstance(hint, type) and not issubclass(hint, Enum):
-        hints = _hints_of(hint)
-        for name in names_of(hint):
-            yield from types_in(hints[name])
+        kind: Any = hint
+        for name in names_of(kind):
+            yield from types_in(hints_of(kind)[name])
 
 
 def _enums_of(kind: Any) -> set[Any]:
     return {one for one in types_in(kind) if issubclass(one, Enum)}
-
-
-def _plain(hint: Any) -> Any:
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    return hint

@@ -14,7 +14,7 @@ from rallypoint.server.journal.interface import SECRET_BYTES, Loaded
 class RecordingJournal:
     """A list of records."""
 
-    is_durable = False
+    is_durable = True
 
     def __init__(self, identity: str) -> None:
         """Start empty."""

@@ -12,11 +12,12 @@ from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     EpochRaised,
+    JobForgotten,
     KeysWritten,
-    PauseEnded,
 )
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Gone
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import Journal
@@ -76,7 +77,7 @@ def small(number: int) -> tuple[JournalRecord, ...]:
     arrival = Arrival(f"t{number}", 1, number, b"p" * (number % 50))
     return (
         EpochRaised(number),
-        PauseEnded(JOB, number),
+        JobForgotten(JOB, Gone(number)),
         BarrierArrived(key, number, None, 5, participant(0), arrival),
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import types
 from collections import deque
 from enum import Enum
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
 from hypothesis import strategies as st
-from msgspec import Struct
 
 from rallypoint.server.core.reads.replay import JournalRecord
-from rallypoint.server.journal.codec.kinds import LEFT_OUT
+from rallypoint.server.journal.codec.fields import hints_of, partial_of, plain
+from support.journal.full import names_of
 
 KINDS: tuple[type[JournalRecord], ...] = get_args(JournalRecord)
 """Every kind of record."""
@@ -37,8 +37,9 @@ def records() -> st.SearchStrategy[JournalRecord]:
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Return values of a type."""
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
+    if (kind := partial_of(hint)) is not None:
+        return _built(kind).map(_some)
+    hint = plain(hint)
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -59,7 +60,10 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 def _built(kind: Any) -> st.SearchStrategy[Any]:
     """Return values of a struct or a named tuple."""
-    left_out = LEFT_OUT.get(kind, frozenset())
-    names = kind.__struct_fields__ if issubclass(kind, Struct) else kind._fields
-    hints = get_type_hints(kind)
-    return st.builds(kind, **{name: values(hints[name]) for name in names if name not in left_out})
+    hints = hints_of(kind)
+    return st.builds(kind, **{name: values(hints[name]) for name in names_of(kind)})
+
+
+def _some(value: Any) -> dict[str, Any]:
+    """Return the fields of a struct that a record of changes can have as values."""
+    return {name: one for name in names_of(type(value)) if (one := getattr(value, name))}

@@ -76,22 +76,10 @@ class Record(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_RAISED_FIELD_NUMBER: _builtins.int
-    RUN_OPENED_FIELD_NUMBER: _builtins.int
-    ROUND_SEALED_FIELD_NUMBER: _builtins.int
-    ROUND_STOPPED_FIELD_NUMBER: _builtins.int
-    NODE_SUCCEEDED_FIELD_NUMBER: _builtins.int
-    DRAIN_REQUESTED_FIELD_NUMBER: _builtins.int
-    DRAIN_REQUEST_ENDED_FIELD_NUMBER: _builtins.int
-    ROUND_SETTLED_FIELD_NUMBER: _builtins.int
-    NODE_HEALTH_CHANGED_FIELD_NUMBER: _builtins.int
-    RUN_CLOSED_FIELD_NUMBER: _builtins.int
     JOB_FORGOTTEN_FIELD_NUMBER: _builtins.int
     BARRIER_ARRIVED_FIELD_NUMBER: _builtins.int
     BARRIER_ENDED_FIELD_NUMBER: _builtins.int
     BARRIER_DROPPED_FIELD_NUMBER: _builtins.int
-    JOB_UPDATED_FIELD_NUMBER: _builtins.int
-    PAUSE_ENDED_FIELD_NUMBER: _builtins.int
-    OPERATION_DONE_FIELD_NUMBER: _builtins.int
     KEYS_WRITTEN_FIELD_NUMBER: _builtins.int
     KEYS_DROPPED_FIELD_NUMBER: _builtins.int
     EVENTS_LOGGED_FIELD_NUMBER: _builtins.int
@@ -110,42 +98,6 @@ class Record(_message.Message):
         """The coordinator sends this epoch from now on."""
 
     @_builtins.property
-    def run_opened(self) -> _record_pb2.RunOpened:
-        """A run began, or was taken over with the facts that its agents reported."""
-
-    @_builtins.property
-    def round_sealed(self) -> _record_pb2.RoundSealed:
-        """A round was sealed or adopted."""
-
-    @_builtins.property
-    def round_stopped(self) -> _record_pb2.RoundStopped:
-        """The round was stopped everywhere; RoundSettled follows with the consequence."""
-
-    @_builtins.property
-    def node_succeeded(self) -> _record_pb2.NodeSucceeded:
-        """Every worker of the node ended with 0."""
-
-    @_builtins.property
-    def drain_requested(self) -> _record_pb2.DrainRequested:
-        """An operator requested the drain of a node."""
-
-    @_builtins.property
-    def drain_request_ended(self) -> _record_pb2.DrainRequestEnded:
-        """The drain request for this name is over: its agent left, or another agent took the name."""
-
-    @_builtins.property
-    def round_settled(self) -> _record_pb2.RoundSettled:
-        """The end of a round was judged, and the run continues."""
-
-    @_builtins.property
-    def node_health_changed(self) -> _record_pb2.NodeHealthChanged:
-        """A node failed, was set aside or was released."""
-
-    @_builtins.property
-    def run_closed(self) -> _record_pb2.RunClosed:
-        """The run has its outcome."""
-
-    @_builtins.property
     def job_forgotten(self) -> _record_pb2.JobForgotten:
         """A job was deleted, or dropped from memory to make room or because of its age."""
 
@@ -162,18 +114,6 @@ class Record(_message.Message):
         """A barrier, or only how its generations ended, is not remembered any more."""
 
     @_builtins.property
-    def job_updated(self) -> _record_pb2.JobUpdated:
-        """An operator changed the specification of the run."""
-
-    @_builtins.property
-    def pause_ended(self) -> _record_pb2.PauseEnded:
-        """An operator ended the pause before the next round."""
-
-    @_builtins.property
-    def operation_done(self) -> _record_pb2.OperationDone:
-        """An operator's request was carried out."""
-
-    @_builtins.property
     def keys_written(self) -> _record_pb2.KeysWritten:
         """A request to change keys of a run was answered."""
 
@@ -187,7 +127,7 @@ class Record(_message.Message):
 
     @_builtins.property
     def node_joined(self) -> _record_pb2.NodeJoined:
-        """A node is known to the coordinator, or its identity or name is another now."""
+        """A node is known to the coordinator."""
 
     @_builtins.property
     def node_removed(self) -> _record_pb2.NodeRemoved:
@@ -195,11 +135,11 @@ class Record(_message.Message):
 
     @_builtins.property
     def node_noted(self) -> _record_pb2.NodeNoted:
-        """Durable facts of a node as they are now, unless the other records imply them."""
+        """Facts of a node have changed in a turn."""
 
     @_builtins.property
     def job_noted(self) -> _record_pb2.JobNoted:
-        """Facts of a job have changed in a turn; it follows the other records of the turn."""
+        """Facts of a job have changed in a turn."""
 
     @_builtins.property
     def job_snapshot(self) -> _snapshot_pb2.JobSnapshot:
@@ -229,22 +169,10 @@ class Record(_message.Message):
         self,
         *,
         epoch_raised: _record_pb2.EpochRaised | None = ...,
-        run_opened: _record_pb2.RunOpened | None = ...,
-        round_sealed: _record_pb2.RoundSealed | None = ...,
-        round_stopped: _record_pb2.RoundStopped | None = ...,
-        node_succeeded: _record_pb2.NodeSucceeded | None = ...,
-        drain_requested: _record_pb2.DrainRequested | None = ...,
-        drain_request_ended: _record_pb2.DrainRequestEnded | None = ...,
-        round_settled: _record_pb2.RoundSettled | None = ...,
-        node_health_changed: _record_pb2.NodeHealthChanged | None = ...,
-        run_closed: _record_pb2.RunClosed | None = ...,
         job_forgotten: _record_pb2.JobForgotten | None = ...,
         barrier_arrived: _record_pb2.BarrierArrived | None = ...,
         barrier_ended: _record_pb2.BarrierEnded | None = ...,
         barrier_dropped: _record_pb2.BarrierDropped | None = ...,
-        job_updated: _record_pb2.JobUpdated | None = ...,
-        pause_ended: _record_pb2.PauseEnded | None = ...,
-        operation_done: _record_pb2.OperationDone | None = ...,
         keys_written: _record_pb2.KeysWritten | None = ...,
         keys_dropped: _record_pb2.KeysDropped | None = ...,
         events_logged: _record_pb2.EventsLogged | None = ...,
@@ -259,11 +187,11 @@ class Record(_message.Message):
         events_snapshot: _snapshot_pb2.EventsSnapshot | None = ...,
         clock_measured: _record_pb2.ClockMeasured | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "drain_request_ended", b"drain_request_ended", "drain_requested", b"drain_requested", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "job_updated", b"job_updated", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_health_changed", b"node_health_changed", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed", "node_succeeded", b"node_succeeded", "operation_done", b"operation_done", "pause_ended", b"pause_ended", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_arrived", b"barrier_arrived", "barrier_dropped", b"barrier_dropped", "barrier_ended", b"barrier_ended", "barrier_snapshot", b"barrier_snapshot", "clock_measured", b"clock_measured", "epoch_raised", b"epoch_raised", "events_logged", b"events_logged", "events_snapshot", b"events_snapshot", "job_forgotten", b"job_forgotten", "job_noted", b"job_noted", "job_snapshot", b"job_snapshot", "keys_dropped", b"keys_dropped", "keys_restored", b"keys_restored", "keys_snapshot", b"keys_snapshot", "keys_written", b"keys_written", "kind", b"kind", "node_joined", b"node_joined", "node_noted", b"node_noted", "node_removed", b"node_removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["epoch_raised", "run_opened", "round_sealed", "round_stopped", "node_succeeded", "drain_requested", "drain_request_ended", "round_settled", "node_health_changed", "run_closed", "job_forgotten", "barrier_arrived", "barrier_ended", "barrier_dropped", "job_updated", "pause_ended", "operation_done", "keys_written", "keys_dropped", "events_logged", "node_joined", "node_removed", "node_noted", "job_noted", "job_snapshot", "barrier_snapshot", "keys_snapshot", "keys_restored", "events_snapshot", "clock_measured"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["epoch_raised", "job_forgotten", "barrier_arrived", "barrier_ended", "barrier_dropped", "keys_written", "keys_dropped", "events_logged", "node_joined", "node_removed", "node_noted", "job_noted", "job_snapshot", "barrier_snapshot", "keys_snapshot", "keys_restored", "events_snapshot", "clock_measured"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 

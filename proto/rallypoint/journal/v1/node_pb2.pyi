@@ -225,7 +225,6 @@ class Node(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ARRIVAL_FIELD_NUMBER: _builtins.int
-    CONNECTION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
@@ -239,8 +238,6 @@ class Node(_message.Message):
     """Unique in the job."""
     arrival: _builtins.int
     """Its place in the order of arrival in the job."""
-    connection: _builtins.int
-    """Always 0: its agent has to connect again."""
     state: Global___NodeState.ValueType
     """SUCCEEDED or BLOCKED if it is; UNREADY otherwise: the round and the agent say the rest."""
     member: _builtins.bool
@@ -277,7 +274,6 @@ class Node(_message.Message):
         identity: Global___Identity | None = ...,
         name: _builtins.str = ...,
         arrival: _builtins.int = ...,
-        connection: _builtins.int = ...,
         state: Global___NodeState.ValueType | None = ...,
         member: _builtins.bool = ...,
         assignment: _round_pb2.Assignment | None = ...,
@@ -290,7 +286,7 @@ class Node(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "assignment", b"assignment", "drain", b"drain", "identity", b"identity", "missed_ms", b"missed_ms", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "connection", b"connection", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__missed_ms: _TypeAlias = _typing.Literal["missed_ms"]  # noqa: Y015
     _WhichOneofArgType__missed_ms: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms"]  # noqa: Y015

@@ -28,72 +28,45 @@ from rallypoint.journal.v1 import job_pb2 as rallypoint_dot_journal_dot_v1_dot_j
 from rallypoint.journal.v1 import key_pb2 as rallypoint_dot_journal_dot_v1_dot_key__pb2
 from rallypoint.journal.v1 import node_pb2 as rallypoint_dot_journal_dot_v1_dot_node__pb2
 from rallypoint.journal.v1 import round_pb2 as rallypoint_dot_journal_dot_v1_dot_round__pb2
-from rallypoint.journal.v1 import verdict_pb2 as rallypoint_dot_journal_dot_v1_dot_verdict__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/journal/v1/record.proto\x12\x15rallypoint.journal.v1\x1a#rallypoint/journal/v1/barrier.proto\x1a!rallypoint/journal/v1/event.proto\x1a\x1frallypoint/journal/v1/job.proto\x1a\x1frallypoint/journal/v1/key.proto\x1a rallypoint/journal/v1/node.proto\x1a!rallypoint/journal/v1/round.proto\x1a#rallypoint/journal/v1/verdict.proto\"}\n\x0b\x45pochRaised\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\x1c\n\x0fwindow_until_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05\x61t_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x12\n\x10_window_until_msB\x08\n\x06_at_ms\"/\n\rClockMeasured\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0f\n\x07unix_ms\x18\x02 \x01(\x03\"\xbc\x02\n\tRunOpened\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12\x13\n\x0bsince_epoch\x18\x03 \x01(\x03\x12,\n\x04spec\x18\x04 \x01(\x0b\x32\x1e.rallypoint.journal.v1.JobSpec\x12\x11\n\tlaunch_id\x18\x05 \x01(\t\x12\x14\n\x0cround_number\x18\x06 \x01(\x03\x12-\n\x06\x63ounts\x18\x07 \x01(\x0b\x32\x1d.rallypoint.journal.v1.Counts\x12;\n\x0e\x64rain_requests\x18\x08 \x03(\x0b\x32#.rallypoint.journal.v1.DrainRequest\x12\x0f\n\x07updated\x18\t \x03(\t\x12\x15\n\rspec_revision\x18\n \x01(\x03\x12\x12\n\noperations\x18\x0b \x03(\t\"\x81\x01\n\x0bRoundSealed\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x06header\x18\x02 \x01(\x0b\x32\".rallypoint.journal.v1.RoundHeader\x12.\n\x07members\x18\x03 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Member\"o\n\x0cRoundStopped\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x32\n\x06reason\x18\x03 \x01(\x0e\x32\".rallypoint.journal.v1.RoundReason\x12\x0c\n\x04note\x18\x04 \x01(\t\"M\n\rNodeSucceeded\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\t\"V\n\x0e\x44rainRequested\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x34\n\x07request\x18\x02 \x01(\x0b\x32#.rallypoint.journal.v1.DrainRequest\"1\n\x11\x44rainRequestEnded\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xe3\x01\n\x0cRoundSettled\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x32\n\x06reason\x18\x03 \x01(\x0e\x32\".rallypoint.journal.v1.RoundReason\x12\x37\n\x0b\x63onsequence\x18\x04 \x01(\x0e\x32\".rallypoint.journal.v1.Consequence\x12-\n\x06\x63ounts\x18\x05 \x01(\x0b\x32\x1d.rallypoint.journal.v1.Counts\x12\x18\n\x10\x62\x61\x63koff_until_ms\x18\x06 \x01(\x03\"V\n\x11NodeHealthChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x31\n\x06health\x18\x02 \x01(\x0b\x32!.rallypoint.journal.v1.NodeHealth\"\x8a\x01\n\tRunClosed\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12/\n\x07outcome\x18\x03 \x01(\x0e\x32\x1e.rallypoint.journal.v1.Outcome\x12/\n\x07verdict\x18\x04 \x01(\x0b\x32\x1e.rallypoint.journal.v1.Verdict\"I\n\x0cJobForgotten\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x04left\x18\x02 \x01(\x0b\x32\x1b.rallypoint.journal.v1.Gone\"\x86\x02\n\x0e\x42\x61rrierArrived\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x31\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1f.rallypoint.journal.v1.Expected\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x04 \x01(\x03\x12\x37\n\x0bparticipant\x18\x05 \x01(\x0b\x32\".rallypoint.journal.v1.Participant\x12/\n\x07\x61rrival\x18\x06 \x01(\x0b\x32\x1e.rallypoint.journal.v1.Arrival\"\x8f\x01\n\x0c\x42\x61rrierEnded\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x03\x12,\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x1c.rallypoint.journal.v1.Break\"S\n\x0e\x42\x61rrierDropped\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x11\n\tonly_ends\x18\x02 \x01(\x08\"l\n\nJobUpdated\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12,\n\x04spec\x18\x02 \x01(\x0b\x32\x1e.rallypoint.journal.v1.JobSpec\x12\x0e\n\x06\x66ields\x18\x03 \x03(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\"+\n\nPauseEnded\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\"0\n\rOperationDone\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\t\"\xc1\x01\n\x0bKeysWritten\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12\x13\n\x0bsince_epoch\x18\x03 \x01(\x03\x12\r\n\x05round\x18\x04 \x01(\x03\x12.\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Change\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12-\n\x06\x61nswer\x18\x07 \x01(\x0b\x32\x1d.rallypoint.journal.v1.Answer\"9\n\x0bKeysDropped\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12\r\n\x05round\x18\x03 \x01(\x03\"<\n\x0c\x45ventsLogged\x12,\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1c.rallypoint.journal.v1.Event\"7\n\nNodeJoined\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x1b.rallypoint.journal.v1.Node\".\n\x0bNodeRemoved\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"\xfe\x01\n\tNodeNoted\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .rallypoint.journal.v1.NodeState\x12\x0e\n\x06member\x18\x04 \x01(\x08\x12\x12\n\nlast_round\x18\x05 \x01(\x03\x12\x11\n\tset_aside\x18\x06 \x01(\x08\x12\x15\n\rblocked_round\x18\x07 \x01(\x03\x12+\n\x05\x64rain\x18\x08 \x01(\x0b\x32\x1c.rallypoint.journal.v1.Drain\x12\x16\n\tmissed_ms\x18\t \x01(\x03H\x00\x88\x01\x01\x42\x0c\n\n_missed_ms\"6\n\x06Splice\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\x12\x0c\n\x04kept\x18\x03 \x01(\x03\"\x93\x08\n\x0cRoundChanges\x12\x16\n\tsealed_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0c\x64isrupted_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\nstarted_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x16\n\x0esucceeded_gone\x18\x04 \x03(\t\x12\x19\n\x0c\x61ny_finished\x18\x05 \x01(\x08H\x03\x88\x01\x01\x12\x35\n\x08\x66\x61ilures\x18\x06 \x03(\x0b\x32#.rallypoint.journal.v1.FailedWorker\x12\x1a\n\rfailure_count\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12;\n\x0e\x66\x61ilure_groups\x18\x08 \x03(\x0b\x32#.rallypoint.journal.v1.FailureGroup\x12\x1d\n\x10\x66irst_failure_ms\x18\t \x01(\x03H\x05\x88\x01\x01\x12\x34\n\ndepartures\x18\n \x03(\x0b\x32 .rallypoint.journal.v1.Departure\x12.\n\x07notices\x18\x0b \x03(\x0b\x32\x1d.rallypoint.journal.v1.Notice\x12\x1b\n\x0e\x64rain_first_ms\x18\x0c \x01(\x03H\x06\x88\x01\x01\x12\x1a\n\rdrain_last_ms\x18\r \x01(\x03H\x07\x88\x01\x01\x12\x35\n\x0b\x64rain_began\x18\x0e \x01(\x0b\x32 .rallypoint.journal.v1.Departure\x12\x0f\n\x07overdue\x18\x0f \x03(\t\x12:\n\rstart_failure\x18\x10 \x01(\x0b\x32#.rallypoint.journal.v1.StartFailure\x12\x1c\n\nheld_token\x18\x11 \x01(\tB\x03\x80\x01\x01H\x08\x88\x01\x01\x12\x19\n\x0c\x64urable_step\x18\x12 \x01(\x03H\t\x88\x01\x01\x12\x14\n\x07stop_ms\x18\x13 \x01(\x03H\n\x88\x01\x01\x12.\n\x07spliced\x18\x14 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Splice\x12\x0f\n\x07\x63leared\x18\x15 \x03(\t\x12\x38\n\x0eunlisted_ranks\x18\x16 \x03(\x0b\x32 .rallypoint.journal.v1.RankRange\x12\x31\n\x08timeline\x18\x17 \x01(\x0b\x32\x1f.rallypoint.journal.v1.TimelineB\x0c\n\n_sealed_msB\x0f\n\r_disrupted_msB\r\n\x0b_started_msB\x0f\n\r_any_finishedB\x10\n\x0e_failure_countB\x13\n\x11_first_failure_msB\x11\n\x0f_drain_first_msB\x10\n\x0e_drain_last_msB\r\n\x0b_held_tokenB\x0f\n\r_durable_stepB\n\n\x08_stop_ms\"\xa1\x06\n\nJobChanges\x12\x16\n\topened_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10\x66orming_since_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0c\x64isrupted_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1a\n\rrounds_before\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12/\n\x07verdict\x18\x05 \x01(\x0b\x32\x1e.rallypoint.journal.v1.Verdict\x12\x16\n\tclosed_ms\x18\x06 \x01(\x03H\x04\x88\x01\x01\x12\x34\n\x07history\x18\x07 \x03(\x0b\x32#.rallypoint.journal.v1.RoundSummary\x12/\n\x04runs\x18\x08 \x03(\x0b\x32!.rallypoint.journal.v1.RunSummary\x12.\n\x04lost\x18\t \x03(\x0b\x32 .rallypoint.journal.v1.Departure\x12\x19\n\x0cnext_arrival\x18\n \x01(\x03H\x05\x88\x01\x01\x12\x1b\n\x0e\x65mpty_since_ms\x18\x0b \x01(\x03H\x06\x88\x01\x01\x12,\n\x06\x66\x65nces\x18\x0c \x03(\x0b\x32\x1c.rallypoint.journal.v1.Fence\x12\"\n\x15unknown_past_until_ms\x18\r \x01(\x03H\x07\x88\x01\x01\x12\x32\n\x05round\x18\x0e \x01(\x0b\x32#.rallypoint.journal.v1.RoundChanges\x12.\n\x07spliced\x18\x0f \x03(\x0b\x32\x1d.rallypoint.journal.v1.Splice\x12\x0f\n\x07\x63leared\x18\x10 \x03(\t\x12\x34\n\x0b\x65nded_round\x18\x11 \x01(\x0b\x32\x1f.rallypoint.journal.v1.TimelineB\x0c\n\n_opened_msB\x13\n\x11_forming_since_msB\x0f\n\r_disrupted_msB\x10\n\x0e_rounds_beforeB\x0c\n\n_closed_msB\x0f\n\r_next_arrivalB\x11\n\x0f_empty_since_msB\x18\n\x16_unknown_past_until_ms\"N\n\x08JobNoted\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x07\x63hanges\x18\x02 \x01(\x0b\x32!.rallypoint.journal.v1.JobChangesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rallypoint/journal/v1/record.proto\x12\x15rallypoint.journal.v1\x1a#rallypoint/journal/v1/barrier.proto\x1a!rallypoint/journal/v1/event.proto\x1a\x1frallypoint/journal/v1/job.proto\x1a\x1frallypoint/journal/v1/key.proto\x1a rallypoint/journal/v1/node.proto\x1a!rallypoint/journal/v1/round.proto\"}\n\x0b\x45pochRaised\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0f\n\x07resumed\x18\x02 \x01(\x08\x12\x1c\n\x0fwindow_until_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\x05\x61t_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x12\n\x10_window_until_msB\x08\n\x06_at_ms\"/\n\rClockMeasured\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0f\n\x07unix_ms\x18\x02 \x01(\x03\"I\n\x0cJobForgotten\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x04left\x18\x02 \x01(\x0b\x32\x1b.rallypoint.journal.v1.Gone\"\x86\x02\n\x0e\x42\x61rrierArrived\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x31\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1f.rallypoint.journal.v1.Expected\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x04 \x01(\x03\x12\x37\n\x0bparticipant\x18\x05 \x01(\x0b\x32\".rallypoint.journal.v1.Participant\x12/\n\x07\x61rrival\x18\x06 \x01(\x0b\x32\x1e.rallypoint.journal.v1.Arrival\"\x8f\x01\n\x0c\x42\x61rrierEnded\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x03\x12,\n\x06\x62roken\x18\x04 \x01(\x0b\x32\x1c.rallypoint.journal.v1.Break\"S\n\x0e\x42\x61rrierDropped\x12.\n\x03key\x18\x01 \x01(\x0b\x32!.rallypoint.journal.v1.BarrierKey\x12\x11\n\tonly_ends\x18\x02 \x01(\x08\"\xc1\x01\n\x0bKeysWritten\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12\x13\n\x0bsince_epoch\x18\x03 \x01(\x03\x12\r\n\x05round\x18\x04 \x01(\x03\x12.\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Change\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12-\n\x06\x61nswer\x18\x07 \x01(\x0b\x32\x1d.rallypoint.journal.v1.Answer\"9\n\x0bKeysDropped\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\x03\x12\r\n\x05round\x18\x03 \x01(\x03\"<\n\x0c\x45ventsLogged\x12,\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1c.rallypoint.journal.v1.Event\"7\n\nNodeJoined\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x1b.rallypoint.journal.v1.Node\".\n\x0bNodeRemoved\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\"j\n\tNodeNoted\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12+\n\x06values\x18\x03 \x01(\x0b\x32\x1b.rallypoint.journal.v1.Node\x12\x0f\n\x07\x63leared\x18\x04 \x03(\t\"D\n\x06Splice\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x03\x12\x0c\n\x04kept\x18\x03 \x01(\x03\x12\x0c\n\x04tail\x18\x04 \x01(\x03\"}\n\x0cRoundChanges\x12,\n\x06values\x18\x01 \x01(\x0b\x32\x1c.rallypoint.journal.v1.Round\x12\x0f\n\x07\x63leared\x18\x02 \x03(\t\x12.\n\x07spliced\x18\x03 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Splice\"\xad\x01\n\nJobChanges\x12*\n\x06values\x18\x01 \x01(\x0b\x32\x1a.rallypoint.journal.v1.Job\x12\x0f\n\x07\x63leared\x18\x02 \x03(\t\x12.\n\x07spliced\x18\x03 \x03(\x0b\x32\x1d.rallypoint.journal.v1.Splice\x12\x32\n\x05round\x18\x04 \x01(\x0b\x32#.rallypoint.journal.v1.RoundChanges\"N\n\x08JobNoted\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x32\n\x07\x63hanges\x18\x02 \x01(\x0b\x32!.rallypoint.journal.v1.JobChangesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.journal.v1.record_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROUNDCHANGES'].fields_by_name['held_token']._loaded_options = None
-  _globals['_ROUNDCHANGES'].fields_by_name['held_token']._serialized_options = b'\200\001\001'
-  _globals['_EPOCHRAISED']._serialized_start=305
-  _globals['_EPOCHRAISED']._serialized_end=430
-  _globals['_CLOCKMEASURED']._serialized_start=432
-  _globals['_CLOCKMEASURED']._serialized_end=479
-  _globals['_RUNOPENED']._serialized_start=482
-  _globals['_RUNOPENED']._serialized_end=798
-  _globals['_ROUNDSEALED']._serialized_start=801
-  _globals['_ROUNDSEALED']._serialized_end=930
-  _globals['_ROUNDSTOPPED']._serialized_start=932
-  _globals['_ROUNDSTOPPED']._serialized_end=1043
-  _globals['_NODESUCCEEDED']._serialized_start=1045
-  _globals['_NODESUCCEEDED']._serialized_end=1122
-  _globals['_DRAINREQUESTED']._serialized_start=1124
-  _globals['_DRAINREQUESTED']._serialized_end=1210
-  _globals['_DRAINREQUESTENDED']._serialized_start=1212
-  _globals['_DRAINREQUESTENDED']._serialized_end=1261
-  _globals['_ROUNDSETTLED']._serialized_start=1264
-  _globals['_ROUNDSETTLED']._serialized_end=1491
-  _globals['_NODEHEALTHCHANGED']._serialized_start=1493
-  _globals['_NODEHEALTHCHANGED']._serialized_end=1579
-  _globals['_RUNCLOSED']._serialized_start=1582
-  _globals['_RUNCLOSED']._serialized_end=1720
-  _globals['_JOBFORGOTTEN']._serialized_start=1722
-  _globals['_JOBFORGOTTEN']._serialized_end=1795
-  _globals['_BARRIERARRIVED']._serialized_start=1798
-  _globals['_BARRIERARRIVED']._serialized_end=2060
-  _globals['_BARRIERENDED']._serialized_start=2063
-  _globals['_BARRIERENDED']._serialized_end=2206
-  _globals['_BARRIERDROPPED']._serialized_start=2208
-  _globals['_BARRIERDROPPED']._serialized_end=2291
-  _globals['_JOBUPDATED']._serialized_start=2293
-  _globals['_JOBUPDATED']._serialized_end=2401
-  _globals['_PAUSEENDED']._serialized_start=2403
-  _globals['_PAUSEENDED']._serialized_end=2446
-  _globals['_OPERATIONDONE']._serialized_start=2448
-  _globals['_OPERATIONDONE']._serialized_end=2496
-  _globals['_KEYSWRITTEN']._serialized_start=2499
-  _globals['_KEYSWRITTEN']._serialized_end=2692
-  _globals['_KEYSDROPPED']._serialized_start=2694
-  _globals['_KEYSDROPPED']._serialized_end=2751
-  _globals['_EVENTSLOGGED']._serialized_start=2753
-  _globals['_EVENTSLOGGED']._serialized_end=2813
-  _globals['_NODEJOINED']._serialized_start=2815
-  _globals['_NODEJOINED']._serialized_end=2870
-  _globals['_NODEREMOVED']._serialized_start=2872
-  _globals['_NODEREMOVED']._serialized_end=2918
-  _globals['_NODENOTED']._serialized_start=2921
-  _globals['_NODENOTED']._serialized_end=3175
-  _globals['_SPLICE']._serialized_start=3177
-  _globals['_SPLICE']._serialized_end=3231
-  _globals['_ROUNDCHANGES']._serialized_start=3234
-  _globals['_ROUNDCHANGES']._serialized_end=4277
-  _globals['_JOBCHANGES']._serialized_start=4280
-  _globals['_JOBCHANGES']._serialized_end=5081
-  _globals['_JOBNOTED']._serialized_start=5083
-  _globals['_JOBNOTED']._serialized_end=5161
+  _globals['_EPOCHRAISED']._serialized_start=268
+  _globals['_EPOCHRAISED']._serialized_end=393
+  _globals['_CLOCKMEASURED']._serialized_start=395
+  _globals['_CLOCKMEASURED']._serialized_end=442
+  _globals['_JOBFORGOTTEN']._serialized_start=444
+  _globals['_JOBFORGOTTEN']._serialized_end=517
+  _globals['_BARRIERARRIVED']._serialized_start=520
+  _globals['_BARRIERARRIVED']._serialized_end=782
+  _globals['_BARRIERENDED']._serialized_start=785
+  _globals['_BARRIERENDED']._serialized_end=928
+  _globals['_BARRIERDROPPED']._serialized_start=930
+  _globals['_BARRIERDROPPED']._serialized_end=1013
+  _globals['_KEYSWRITTEN']._serialized_start=1016
+  _globals['_KEYSWRITTEN']._serialized_end=1209
+  _globals['_KEYSDROPPED']._serialized_start=1211
+  _globals['_KEYSDROPPED']._serialized_end=1268
+  _globals['_EVENTSLOGGED']._serialized_start=1270
+  _globals['_EVENTSLOGGED']._serialized_end=1330
+  _globals['_NODEJOINED']._serialized_start=1332
+  _globals['_NODEJOINED']._serialized_end=1387
+  _globals['_NODEREMOVED']._serialized_start=1389
+  _globals['_NODEREMOVED']._serialized_end=1435
+  _globals['_NODENOTED']._serialized_start=1437
+  _globals['_NODENOTED']._serialized_end=1543
+  _globals['_SPLICE']._serialized_start=1545
+  _globals['_SPLICE']._serialized_end=1613
+  _globals['_ROUNDCHANGES']._serialized_start=1615
+  _globals['_ROUNDCHANGES']._serialized_end=1740
+  _globals['_JOBCHANGES']._serialized_start=1743
+  _globals['_JOBCHANGES']._serialized_end=1916
+  _globals['_JOBNOTED']._serialized_start=1918
+  _globals['_JOBNOTED']._serialized_end=1996
 # @@protoc_insertion_point(module_scope)

@@ -13,7 +13,6 @@ from rallypoint.journal.v1 import job_pb2 as _job_pb2
 from rallypoint.journal.v1 import key_pb2 as _key_pb2
 from rallypoint.journal.v1 import node_pb2 as _node_pb2
 from rallypoint.journal.v1 import round_pb2 as _round_pb2
-from rallypoint.journal.v1 import verdict_pb2 as _verdict_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -98,342 +97,6 @@ class ClockMeasured(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClockMeasured: _TypeAlias = ClockMeasured  # noqa: Y015
-
-@_typing.final
-class RunOpened(_message.Message):
-    """A run began, or was taken over with the facts that its agents reported."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    RUN_FIELD_NUMBER: _builtins.int
-    SINCE_EPOCH_FIELD_NUMBER: _builtins.int
-    SPEC_FIELD_NUMBER: _builtins.int
-    LAUNCH_ID_FIELD_NUMBER: _builtins.int
-    ROUND_NUMBER_FIELD_NUMBER: _builtins.int
-    COUNTS_FIELD_NUMBER: _builtins.int
-    DRAIN_REQUESTS_FIELD_NUMBER: _builtins.int
-    UPDATED_FIELD_NUMBER: _builtins.int
-    SPEC_REVISION_FIELD_NUMBER: _builtins.int
-    OPERATIONS_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    run: _builtins.int
-    """Number of the run."""
-    since_epoch: _builtins.int
-    """Epoch since which the coordinator remembers the run: what came before may be forgotten."""
-    launch_id: _builtins.str
-    """Which launch its agents belong to; empty: they did not say."""
-    round_number: _builtins.int
-    """Highest round number so far."""
-    spec_revision: _builtins.int
-    """Revision at which an operator last changed the specification; 0: none has in this run."""
-    @_builtins.property
-    def spec(self) -> _job_pb2.JobSpec:
-        """Its specification."""
-
-    @_builtins.property
-    def counts(self) -> _job_pb2.Counts:
-        """What the run counts from round to round."""
-
-    @_builtins.property
-    def drain_requests(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.DrainRequest]:
-        """Open requests of operators."""
-
-    @_builtins.property
-    def updated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Fields of the specification that an operator has changed, sorted."""
-
-    @_builtins.property
-    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids and digests of operators' requests that were carried out."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        run: _builtins.int = ...,
-        since_epoch: _builtins.int = ...,
-        spec: _job_pb2.JobSpec | None = ...,
-        launch_id: _builtins.str = ...,
-        round_number: _builtins.int = ...,
-        counts: _job_pb2.Counts | None = ...,
-        drain_requests: _abc.Iterable[_job_pb2.DrainRequest] | None = ...,
-        updated: _abc.Iterable[_builtins.str] | None = ...,
-        spec_revision: _builtins.int = ...,
-        operations: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "spec", b"spec"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "drain_requests", b"drain_requests", "job_id", b"job_id", "launch_id", b"launch_id", "operations", b"operations", "round_number", b"round_number", "run", b"run", "since_epoch", b"since_epoch", "spec", b"spec", "spec_revision", b"spec_revision", "updated", b"updated"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RunOpened: _TypeAlias = RunOpened  # noqa: Y015
-
-@_typing.final
-class RoundSealed(_message.Message):
-    """A round was sealed or adopted."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    HEADER_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    @_builtins.property
-    def header(self) -> _round_pb2.RoundHeader:
-        """What its members share."""
-
-    @_builtins.property
-    def members(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.Member]:
-        """Its members, by group rank, 0 first."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        header: _round_pb2.RoundHeader | None = ...,
-        members: _abc.Iterable[_round_pb2.Member] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "job_id", b"job_id", "members", b"members"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RoundSealed: _TypeAlias = RoundSealed  # noqa: Y015
-
-@_typing.final
-class RoundStopped(_message.Message):
-    """The round was stopped everywhere; RoundSettled follows with the consequence."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    NOTE_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    round: _builtins.int
-    """Number of the round."""
-    reason: _round_pb2.RoundReason.ValueType
-    """Why."""
-    note: _builtins.str
-    """The reason of the operator who has stopped it; empty without one."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        round: _builtins.int = ...,
-        reason: _round_pb2.RoundReason.ValueType = ...,
-        note: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "note", b"note", "reason", b"reason", "round", b"round"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RoundStopped: _TypeAlias = RoundStopped  # noqa: Y015
-
-@_typing.final
-class NodeSucceeded(_message.Message):
-    """Every worker of the node ended with 0."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    SESSION_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    round: _builtins.int
-    """Number of the round."""
-    name: _builtins.str
-    """Name of the node."""
-    session: _builtins.str
-    """Session of its agent: 32 hexadecimal digits."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        round: _builtins.int = ...,
-        name: _builtins.str = ...,
-        session: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "name", b"name", "round", b"round", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NodeSucceeded: _TypeAlias = NodeSucceeded  # noqa: Y015
-
-@_typing.final
-class DrainRequested(_message.Message):
-    """An operator requested the drain of a node."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    @_builtins.property
-    def request(self) -> _job_pb2.DrainRequest:
-        """The request."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        request: _job_pb2.DrainRequest | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request", b"request"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DrainRequested: _TypeAlias = DrainRequested  # noqa: Y015
-
-@_typing.final
-class DrainRequestEnded(_message.Message):
-    """The drain request for this name is over: its agent left, or another agent took the name."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    name: _builtins.str
-    """Name of the node."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        name: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DrainRequestEnded: _TypeAlias = DrainRequestEnded  # noqa: Y015
-
-@_typing.final
-class RoundSettled(_message.Message):
-    """The end of a round was judged, and the run continues."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    CONSEQUENCE_FIELD_NUMBER: _builtins.int
-    COUNTS_FIELD_NUMBER: _builtins.int
-    BACKOFF_UNTIL_MS_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    round: _builtins.int
-    """Number of the round."""
-    reason: _round_pb2.RoundReason.ValueType
-    """Why."""
-    consequence: _verdict_pb2.Consequence.ValueType
-    """What followed."""
-    backoff_until_ms: _builtins.int
-    """When the pause before the next round ends; 0 or in the past: there is none."""
-    @_builtins.property
-    def counts(self) -> _job_pb2.Counts:
-        """What the run counts from round to round."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        round: _builtins.int = ...,
-        reason: _round_pb2.RoundReason.ValueType = ...,
-        consequence: _verdict_pb2.Consequence.ValueType = ...,
-        counts: _job_pb2.Counts | None = ...,
-        backoff_until_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backoff_until_ms", b"backoff_until_ms", "consequence", b"consequence", "counts", b"counts", "job_id", b"job_id", "reason", b"reason", "round", b"round"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RoundSettled: _TypeAlias = RoundSettled  # noqa: Y015
-
-@_typing.final
-class NodeHealthChanged(_message.Message):
-    """A node failed, was set aside or was released."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    HEALTH_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    @_builtins.property
-    def health(self) -> _job_pb2.NodeHealth:
-        """Everything known about the node now; blank when nothing is."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        health: _job_pb2.NodeHealth | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "job_id", b"job_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NodeHealthChanged: _TypeAlias = NodeHealthChanged  # noqa: Y015
-
-@_typing.final
-class RunClosed(_message.Message):
-    """The run has its outcome."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    RUN_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    VERDICT_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    run: _builtins.int
-    """Number of the run."""
-    outcome: _job_pb2.Outcome.ValueType
-    """How the run ended."""
-    @_builtins.property
-    def verdict(self) -> _verdict_pb2.Verdict:
-        """What failed; absent when nothing did."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        run: _builtins.int = ...,
-        outcome: _job_pb2.Outcome.ValueType = ...,
-        verdict: _verdict_pb2.Verdict | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "outcome", b"outcome", "run", b"run", "verdict", b"verdict"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RunClosed: _TypeAlias = RunClosed  # noqa: Y015
 
 @_typing.final
 class JobForgotten(_message.Message):
@@ -580,96 +243,6 @@ class BarrierDropped(_message.Message):
 Global___BarrierDropped: _TypeAlias = BarrierDropped  # noqa: Y015
 
 @_typing.final
-class JobUpdated(_message.Message):
-    """An operator changed the specification of the run."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    SPEC_FIELD_NUMBER: _builtins.int
-    FIELDS_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    revision: _builtins.int
-    """Revision of the job with this change."""
-    @_builtins.property
-    def spec(self) -> _job_pb2.JobSpec:
-        """Its specification."""
-
-    @_builtins.property
-    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """All fields that operators have changed in this run, sorted."""
-
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        spec: _job_pb2.JobSpec | None = ...,
-        fields: _abc.Iterable[_builtins.str] | None = ...,
-        revision: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "job_id", b"job_id", "revision", b"revision", "spec", b"spec"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___JobUpdated: _TypeAlias = JobUpdated  # noqa: Y015
-
-@_typing.final
-class PauseEnded(_message.Message):
-    """An operator ended the pause before the next round."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    AT_MS_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    at_ms: _builtins.int
-    """When, in journal time."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        at_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_ms", b"at_ms", "job_id", b"job_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PauseEnded: _TypeAlias = PauseEnded  # noqa: Y015
-
-@_typing.final
-class OperationDone(_message.Message):
-    """An operator's request was carried out."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    REQUEST_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.str
-    """The job."""
-    request: _builtins.str
-    """Its id, and a digest of it."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.str = ...,
-        request: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request", b"request"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OperationDone: _TypeAlias = OperationDone  # noqa: Y015
-
-@_typing.final
 class KeysWritten(_message.Message):
     """A request to change keys of a run was answered."""
 
@@ -775,7 +348,7 @@ Global___EventsLogged: _TypeAlias = EventsLogged  # noqa: Y015
 
 @_typing.final
 class NodeJoined(_message.Message):
-    """A node is known to the coordinator, or its identity or name is another now."""
+    """A node is known to the coordinator; its job has one more place in the order of arrival."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -825,92 +398,74 @@ Global___NodeRemoved: _TypeAlias = NodeRemoved  # noqa: Y015
 
 @_typing.final
 class NodeNoted(_message.Message):
-    """Durable facts of a node as they are now, unless the other records imply them. `RoundSealed`
-    makes its members members and gives them the round. `RoundSettled` and `RunClosed` end their
-    membership. `NodeSucceeded` says that a node has succeeded.
+    """Facts of a node have changed in a turn, unless other records imply them. A JobNoted with another
+    round makes those that have a place in it members, in their places, and gives them its number; it
+    ends the membership of all others.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    MEMBER_FIELD_NUMBER: _builtins.int
-    LAST_ROUND_FIELD_NUMBER: _builtins.int
-    SET_ASIDE_FIELD_NUMBER: _builtins.int
-    BLOCKED_ROUND_FIELD_NUMBER: _builtins.int
-    DRAIN_FIELD_NUMBER: _builtins.int
-    MISSED_MS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    CLEARED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job."""
     session: _builtins.str
     """Session of its agent: 32 hexadecimal digits."""
-    state: _node_pb2.NodeState.ValueType
-    """SUCCEEDED while it is a member, BLOCKED, or UNREADY for any other."""
-    member: _builtins.bool
-    """It has a place in the job's current round."""
-    last_round: _builtins.int
-    """Highest round that the agent was given."""
-    set_aside: _builtins.bool
-    """It missed a deadline; no wait counts it until it is READY again."""
-    blocked_round: _builtins.int
-    """Latest round whose processes survived SIGKILL here; 0: none."""
-    missed_ms: _builtins.int
-    """Since when the coordinator has been there without it, in journal time; absent: it was connected
-    when the last process of the coordinator ended.
-    """
     @_builtins.property
-    def drain(self) -> _job_pb2.Drain:
-        """Until when it drains; absent: it does not."""
+    def values(self) -> _node_pb2.Node:
+        """The new value of each fact that has changed. Any other is absent."""
+
+    @_builtins.property
+    def cleared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of facts that have their default values again."""
 
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         session: _builtins.str = ...,
-        state: _node_pb2.NodeState.ValueType = ...,
-        member: _builtins.bool = ...,
-        last_round: _builtins.int = ...,
-        set_aside: _builtins.bool = ...,
-        blocked_round: _builtins.int = ...,
-        drain: _job_pb2.Drain | None = ...,
-        missed_ms: _builtins.int | None = ...,
+        values: _node_pb2.Node | None = ...,
+        cleared: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "drain", b"drain", "missed_ms", b"missed_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "blocked_round", b"blocked_round", "drain", b"drain", "job_id", b"job_id", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "session", b"session", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "job_id", b"job_id", "session", b"session", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__missed_ms: _TypeAlias = _typing.Literal["missed_ms"]  # noqa: Y015
-    _WhichOneofArgType__missed_ms: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__missed_ms) -> _WhichOneofReturnType__missed_ms | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeNoted: _TypeAlias = NodeNoted  # noqa: Y015
 
 @_typing.final
 class Splice(_message.Message):
-    """How a list has changed: by what is kept of it, which precedes what the record adds."""
+    """How a list has changed: between what is kept of it stands the value of the record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FIELD_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
     field: _builtins.str
     """Name of the list."""
     dropped: _builtins.int
     """How many entries are dropped at its beginning."""
     kept: _builtins.int
-    """How many entries after those are kept. Everything that follows them is dropped too."""
+    """How many entries after those are kept."""
+    tail: _builtins.int
+    """How many entries at its end are kept. Those between are dropped."""
     def __init__(
         self,
         *,
         field: _builtins.str = ...,
         dropped: _builtins.int = ...,
         kept: _builtins.int = ...,
+        tail: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "field", b"field", "kept", b"kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "field", b"field", "kept", b"kept", "tail", b"tail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -918,324 +473,87 @@ Global___Splice: _TypeAlias = Splice  # noqa: Y015
 
 @_typing.final
 class RoundChanges(_message.Message):
-    """Facts of the job's round that have changed, and that no other record says. A field that is
-    absent or empty has not changed, but for the lists in `spliced` and the fields in `cleared`.
-    Round explains each.
-    """
+    """Facts of the job's round that have changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEALED_MS_FIELD_NUMBER: _builtins.int
-    DISRUPTED_MS_FIELD_NUMBER: _builtins.int
-    STARTED_MS_FIELD_NUMBER: _builtins.int
-    SUCCEEDED_GONE_FIELD_NUMBER: _builtins.int
-    ANY_FINISHED_FIELD_NUMBER: _builtins.int
-    FAILURES_FIELD_NUMBER: _builtins.int
-    FAILURE_COUNT_FIELD_NUMBER: _builtins.int
-    FAILURE_GROUPS_FIELD_NUMBER: _builtins.int
-    FIRST_FAILURE_MS_FIELD_NUMBER: _builtins.int
-    DEPARTURES_FIELD_NUMBER: _builtins.int
-    NOTICES_FIELD_NUMBER: _builtins.int
-    DRAIN_FIRST_MS_FIELD_NUMBER: _builtins.int
-    DRAIN_LAST_MS_FIELD_NUMBER: _builtins.int
-    DRAIN_BEGAN_FIELD_NUMBER: _builtins.int
-    OVERDUE_FIELD_NUMBER: _builtins.int
-    START_FAILURE_FIELD_NUMBER: _builtins.int
-    HELD_TOKEN_FIELD_NUMBER: _builtins.int
-    DURABLE_STEP_FIELD_NUMBER: _builtins.int
-    STOP_MS_FIELD_NUMBER: _builtins.int
-    SPLICED_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
-    UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
-    TIMELINE_FIELD_NUMBER: _builtins.int
-    sealed_ms: _builtins.int
-    """When it was sealed."""
-    disrupted_ms: _builtins.int
-    """When the event happened that ended the previous round; absent for a first round."""
-    started_ms: _builtins.int
-    """When the last member had started; absent before."""
-    any_finished: _builtins.bool
-    """A worker has exited with 0, so the round does not grow any more."""
-    failure_count: _builtins.int
-    """How many workers have failed."""
-    first_failure_ms: _builtins.int
-    """When the first one failed; absent while none has."""
-    drain_first_ms: _builtins.int
-    """When the drain time of the first draining member ends; absent while none drains."""
-    drain_last_ms: _builtins.int
-    """When the drain time of the last one ends."""
-    held_token: _builtins.str
-    """The token of its workers. Secret."""
-    durable_step: _builtins.int
-    """Highest step that was reported when the round was journalled last; 0: none."""
-    stop_ms: _builtins.int
-    """When it was stopped; absent while it runs."""
+    SPLICED_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def succeeded_gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Members that succeeded and then were stopped or lost; they keep their success."""
-
-    @_builtins.property
-    def failures(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.FailedWorker]:
-        """In order of arrival, at most 16; victims make room for others."""
-
-    @_builtins.property
-    def failure_groups(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.FailureGroup]:
-        """All failures, equal ones folded into one group, at most 16."""
-
-    @_builtins.property
-    def departures(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.Departure]:
-        """Members lost before they succeeded, each once, in order of arrival, at most 16."""
-
-    @_builtins.property
-    def notices(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.Notice]:
-        """Events about to happen, in the order of their announcement, at most 16."""
-
-    @_builtins.property
-    def drain_began(self) -> _round_pb2.Departure:
-        """The first draining member whose worker has ended: it explains failures of its peers."""
-
-    @_builtins.property
-    def overdue(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Members that did not start in time, at most 16; set when that stops the round."""
-
-    @_builtins.property
-    def start_failure(self) -> _round_pb2.StartFailure:
-        """The first member that could not start its workers, and why."""
-
-    @_builtins.property
-    def spliced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Splice]:
-        """The lists that have changed; the fields hold only what is added at their ends."""
+    def values(self) -> _round_pb2.Round:
+        """The new value of each; of a list in `spliced` only what is new. Any other is absent."""
 
     @_builtins.property
     def cleared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Fields that have their default values again."""
+        """Names of facts that have their default values again."""
 
     @_builtins.property
-    def unlisted_ranks(self) -> _containers.RepeatedCompositeFieldContainer[_verdict_pb2.RankRange]:
-        """Ranks of workers that have failed and that no group shows."""
-
-    @_builtins.property
-    def timeline(self) -> _round_pb2.Timeline:
-        """How it came into being."""
+    def spliced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Splice]:
+        """The lists of which something is kept."""
 
     def __init__(
         self,
         *,
-        sealed_ms: _builtins.int | None = ...,
-        disrupted_ms: _builtins.int | None = ...,
-        started_ms: _builtins.int | None = ...,
-        succeeded_gone: _abc.Iterable[_builtins.str] | None = ...,
-        any_finished: _builtins.bool | None = ...,
-        failures: _abc.Iterable[_verdict_pb2.FailedWorker] | None = ...,
-        failure_count: _builtins.int | None = ...,
-        failure_groups: _abc.Iterable[_verdict_pb2.FailureGroup] | None = ...,
-        first_failure_ms: _builtins.int | None = ...,
-        departures: _abc.Iterable[_round_pb2.Departure] | None = ...,
-        notices: _abc.Iterable[_round_pb2.Notice] | None = ...,
-        drain_first_ms: _builtins.int | None = ...,
-        drain_last_ms: _builtins.int | None = ...,
-        drain_began: _round_pb2.Departure | None = ...,
-        overdue: _abc.Iterable[_builtins.str] | None = ...,
-        start_failure: _round_pb2.StartFailure | None = ...,
-        held_token: _builtins.str | None = ...,
-        durable_step: _builtins.int | None = ...,
-        stop_ms: _builtins.int | None = ...,
-        spliced: _abc.Iterable[Global___Splice] | None = ...,
+        values: _round_pb2.Round | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
-        unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
-        timeline: _round_pb2.Timeline | None = ...,
+        spliced: _abc.Iterable[Global___Splice] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "timeline", b"timeline"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished", "_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_drain_last_ms", b"_drain_last_ms", "_durable_step", b"_durable_step", "_failure_count", b"_failure_count", "_first_failure_ms", b"_first_failure_ms", "_held_token", b"_held_token", "_sealed_ms", b"_sealed_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "any_finished", b"any_finished", "cleared", b"cleared", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "held_token", b"held_token", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "spliced", b"spliced", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "spliced", b"spliced", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__any_finished: _TypeAlias = _typing.Literal["any_finished"]  # noqa: Y015
-    _WhichOneofArgType__any_finished: _TypeAlias = _typing.Literal["_any_finished", b"_any_finished"]  # noqa: Y015
-    _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
-    _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015
-    _WhichOneofReturnType__drain_first_ms: _TypeAlias = _typing.Literal["drain_first_ms"]  # noqa: Y015
-    _WhichOneofArgType__drain_first_ms: _TypeAlias = _typing.Literal["_drain_first_ms", b"_drain_first_ms"]  # noqa: Y015
-    _WhichOneofReturnType__drain_last_ms: _TypeAlias = _typing.Literal["drain_last_ms"]  # noqa: Y015
-    _WhichOneofArgType__drain_last_ms: _TypeAlias = _typing.Literal["_drain_last_ms", b"_drain_last_ms"]  # noqa: Y015
-    _WhichOneofReturnType__durable_step: _TypeAlias = _typing.Literal["durable_step"]  # noqa: Y015
-    _WhichOneofArgType__durable_step: _TypeAlias = _typing.Literal["_durable_step", b"_durable_step"]  # noqa: Y015
-    _WhichOneofReturnType__failure_count: _TypeAlias = _typing.Literal["failure_count"]  # noqa: Y015
-    _WhichOneofArgType__failure_count: _TypeAlias = _typing.Literal["_failure_count", b"_failure_count"]  # noqa: Y015
-    _WhichOneofReturnType__first_failure_ms: _TypeAlias = _typing.Literal["first_failure_ms"]  # noqa: Y015
-    _WhichOneofArgType__first_failure_ms: _TypeAlias = _typing.Literal["_first_failure_ms", b"_first_failure_ms"]  # noqa: Y015
-    _WhichOneofReturnType__held_token: _TypeAlias = _typing.Literal["held_token"]  # noqa: Y015
-    _WhichOneofArgType__held_token: _TypeAlias = _typing.Literal["_held_token", b"_held_token"]  # noqa: Y015
-    _WhichOneofReturnType__sealed_ms: _TypeAlias = _typing.Literal["sealed_ms"]  # noqa: Y015
-    _WhichOneofArgType__sealed_ms: _TypeAlias = _typing.Literal["_sealed_ms", b"_sealed_ms"]  # noqa: Y015
-    _WhichOneofReturnType__started_ms: _TypeAlias = _typing.Literal["started_ms"]  # noqa: Y015
-    _WhichOneofArgType__started_ms: _TypeAlias = _typing.Literal["_started_ms", b"_started_ms"]  # noqa: Y015
-    _WhichOneofReturnType__stop_ms: _TypeAlias = _typing.Literal["stop_ms"]  # noqa: Y015
-    _WhichOneofArgType__stop_ms: _TypeAlias = _typing.Literal["_stop_ms", b"_stop_ms"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__any_finished) -> _WhichOneofReturnType__any_finished | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__disrupted_ms) -> _WhichOneofReturnType__disrupted_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__drain_first_ms) -> _WhichOneofReturnType__drain_first_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__drain_last_ms) -> _WhichOneofReturnType__drain_last_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__durable_step) -> _WhichOneofReturnType__durable_step | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__failure_count) -> _WhichOneofReturnType__failure_count | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_failure_ms) -> _WhichOneofReturnType__first_failure_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_token) -> _WhichOneofReturnType__held_token | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__sealed_ms) -> _WhichOneofReturnType__sealed_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__started_ms) -> _WhichOneofReturnType__started_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_ms) -> _WhichOneofReturnType__stop_ms | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundChanges: _TypeAlias = RoundChanges  # noqa: Y015
 
 @_typing.final
 class JobChanges(_message.Message):
-    """Facts of a job that have changed, and that no other record says, as in RoundChanges. Job
-    explains each.
+    """Facts of a job that have changed, as in RoundChanges. A round that begins also gives `slots`, the
+    names of its members by group rank, unless they are here.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    OPENED_MS_FIELD_NUMBER: _builtins.int
-    FORMING_SINCE_MS_FIELD_NUMBER: _builtins.int
-    DISRUPTED_MS_FIELD_NUMBER: _builtins.int
-    ROUNDS_BEFORE_FIELD_NUMBER: _builtins.int
-    VERDICT_FIELD_NUMBER: _builtins.int
-    CLOSED_MS_FIELD_NUMBER: _builtins.int
-    HISTORY_FIELD_NUMBER: _builtins.int
-    RUNS_FIELD_NUMBER: _builtins.int
-    LOST_FIELD_NUMBER: _builtins.int
-    NEXT_ARRIVAL_FIELD_NUMBER: _builtins.int
-    EMPTY_SINCE_MS_FIELD_NUMBER: _builtins.int
-    FENCES_FIELD_NUMBER: _builtins.int
-    UNKNOWN_PAST_UNTIL_MS_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
-    SPLICED_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
-    ENDED_ROUND_FIELD_NUMBER: _builtins.int
-    opened_ms: _builtins.int
-    """When the run began."""
-    forming_since_ms: _builtins.int
-    """Since when a round is being formed."""
-    disrupted_ms: _builtins.int
-    """When the event happened that ended the previous round; absent: nothing did."""
-    rounds_before: _builtins.int
-    """The same when the run was opened."""
-    closed_ms: _builtins.int
-    """When the run ended; absent before."""
-    next_arrival: _builtins.int
-    """Place in the order of arrival of the next node that joins."""
-    empty_since_ms: _builtins.int
-    """When the last node was lost; absent while there is one."""
-    unknown_past_until_ms: _builtins.int
-    """Until then, workers of nodes unknown to this coordinator may run; nothing ends it earlier."""
+    SPLICED_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def verdict(self) -> _verdict_pb2.Verdict:
-        """What failed in the latest round that failed; absent when none has."""
-
-    @_builtins.property
-    def history(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.RoundSummary]:
-        """Ended rounds of all runs, oldest first, at most 64."""
-
-    @_builtins.property
-    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.RunSummary]:
-        """Earlier runs, oldest first, at most 63."""
-
-    @_builtins.property
-    def lost(self) -> _containers.RepeatedCompositeFieldContainer[_round_pb2.Departure]:
-        """Nodes that were lost lately, at most 16."""
-
-    @_builtins.property
-    def fences(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Fence]:
-        """Fences of all runs of the job, oldest first; empty without `--fence-after`."""
-
-    @_builtins.property
-    def round(self) -> Global___RoundChanges:
-        """The round that runs or is being stopped; absent in other phases."""
-
-    @_builtins.property
-    def spliced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Splice]:
-        """The lists that have changed; the fields hold only what is added at their ends."""
+    def values(self) -> _job_pb2.Job:
+        """The new value of each; of a list in `spliced` only what is new. Any other is absent."""
 
     @_builtins.property
     def cleared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Fields that have their default values again."""
+        """Names of facts that have their default values again."""
 
     @_builtins.property
-    def ended_round(self) -> _round_pb2.Timeline:
-        """How the previous round ended, from its first failure until it was swept."""
+    def spliced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Splice]:
+        """The lists of which something is kept."""
+
+    @_builtins.property
+    def round(self) -> Global___RoundChanges:
+        """Of its round, if that is still the same. A new round is a value, and one that ends is cleared."""
 
     def __init__(
         self,
         *,
-        opened_ms: _builtins.int | None = ...,
-        forming_since_ms: _builtins.int | None = ...,
-        disrupted_ms: _builtins.int | None = ...,
-        rounds_before: _builtins.int | None = ...,
-        verdict: _verdict_pb2.Verdict | None = ...,
-        closed_ms: _builtins.int | None = ...,
-        history: _abc.Iterable[_round_pb2.RoundSummary] | None = ...,
-        runs: _abc.Iterable[_job_pb2.RunSummary] | None = ...,
-        lost: _abc.Iterable[_round_pb2.Departure] | None = ...,
-        next_arrival: _builtins.int | None = ...,
-        empty_since_ms: _builtins.int | None = ...,
-        fences: _abc.Iterable[_job_pb2.Fence] | None = ...,
-        unknown_past_until_ms: _builtins.int | None = ...,
-        round: Global___RoundChanges | None = ...,
-        spliced: _abc.Iterable[Global___Splice] | None = ...,
+        values: _job_pb2.Job | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
-        ended_round: _round_pb2.Timeline | None = ...,
+        spliced: _abc.Iterable[Global___Splice] | None = ...,
+        round: Global___RoundChanges | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "forming_since_ms", b"forming_since_ms", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms", "_disrupted_ms", b"_disrupted_ms", "_empty_since_ms", b"_empty_since_ms", "_forming_since_ms", b"_forming_since_ms", "_next_arrival", b"_next_arrival", "_opened_ms", b"_opened_ms", "_rounds_before", b"_rounds_before", "_unknown_past_until_ms", b"_unknown_past_until_ms", "cleared", b"cleared", "closed_ms", b"closed_ms", "disrupted_ms", b"disrupted_ms", "empty_since_ms", b"empty_since_ms", "ended_round", b"ended_round", "fences", b"fences", "forming_since_ms", b"forming_since_ms", "history", b"history", "lost", b"lost", "next_arrival", b"next_arrival", "opened_ms", b"opened_ms", "round", b"round", "rounds_before", b"rounds_before", "runs", b"runs", "spliced", b"spliced", "unknown_past_until_ms", b"unknown_past_until_ms", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "round", b"round", "spliced", b"spliced", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__closed_ms: _TypeAlias = _typing.Literal["closed_ms"]  # noqa: Y015
-    _WhichOneofArgType__closed_ms: _TypeAlias = _typing.Literal["_closed_ms", b"_closed_ms"]  # noqa: Y015
-    _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
-    _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015
-    _WhichOneofReturnType__empty_since_ms: _TypeAlias = _typing.Literal["empty_since_ms"]  # noqa: Y015
-    _WhichOneofArgType__empty_since_ms: _TypeAlias = _typing.Literal["_empty_since_ms", b"_empty_since_ms"]  # noqa: Y015
-    _WhichOneofReturnType__forming_since_ms: _TypeAlias = _typing.Literal["forming_since_ms"]  # noqa: Y015
-    _WhichOneofArgType__forming_since_ms: _TypeAlias = _typing.Literal["_forming_since_ms", b"_forming_since_ms"]  # noqa: Y015
-    _WhichOneofReturnType__next_arrival: _TypeAlias = _typing.Literal["next_arrival"]  # noqa: Y015
-    _WhichOneofArgType__next_arrival: _TypeAlias = _typing.Literal["_next_arrival", b"_next_arrival"]  # noqa: Y015
-    _WhichOneofReturnType__opened_ms: _TypeAlias = _typing.Literal["opened_ms"]  # noqa: Y015
-    _WhichOneofArgType__opened_ms: _TypeAlias = _typing.Literal["_opened_ms", b"_opened_ms"]  # noqa: Y015
-    _WhichOneofReturnType__rounds_before: _TypeAlias = _typing.Literal["rounds_before"]  # noqa: Y015
-    _WhichOneofArgType__rounds_before: _TypeAlias = _typing.Literal["_rounds_before", b"_rounds_before"]  # noqa: Y015
-    _WhichOneofReturnType__unknown_past_until_ms: _TypeAlias = _typing.Literal["unknown_past_until_ms"]  # noqa: Y015
-    _WhichOneofArgType__unknown_past_until_ms: _TypeAlias = _typing.Literal["_unknown_past_until_ms", b"_unknown_past_until_ms"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__closed_ms) -> _WhichOneofReturnType__closed_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__disrupted_ms) -> _WhichOneofReturnType__disrupted_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__empty_since_ms) -> _WhichOneofReturnType__empty_since_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__forming_since_ms) -> _WhichOneofReturnType__forming_since_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_arrival) -> _WhichOneofReturnType__next_arrival | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__opened_ms) -> _WhichOneofReturnType__opened_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds_before) -> _WhichOneofReturnType__rounds_before | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__unknown_past_until_ms) -> _WhichOneofReturnType__unknown_past_until_ms | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobChanges: _TypeAlias = JobChanges  # noqa: Y015
 
 @_typing.final
 class JobNoted(_message.Message):
-    """Facts of a job have changed in a turn; it follows the other records of the turn."""
+    """Facts of a job have changed in a turn; it follows the records of what its workers share."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

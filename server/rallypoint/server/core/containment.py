@@ -16,13 +16,7 @@ from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import BarrierOver, Disconnect, Effect, JobChanged
-from rallypoint.server.core.messages.records import (
-    EventsLogged,
-    JobForgotten,
-    Record,
-    RunClosed,
-    run_opened,
-)
+from rallypoint.server.core.messages.records import EventsLogged, JobForgotten, Record
 from rallypoint.server.core.model.barrier import Break, BreakReason, Ended
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
@@ -127,22 +121,17 @@ def evict(
         deletion = _log_deletion(state, job_id, now_ms, text)
         return Eviction((JobForgotten(job_id), *deletion), tuple(effects))
     ended = _closed_run(job, now_ms, text)
-    assert ended.outcome is not None
     state.jobs[job_id] = ended
     state.revise(job_id)
     state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
-    records = (
-        JobForgotten(job_id),
-        run_opened(ended),
-        RunClosed(job_id, ended.run, ended.outcome, ended.verdict),
-    )
     if job.phase is Phase.CLOSED:
-        return Eviction(records, tuple(effects))
+        return Eviction((JobForgotten(job_id),), tuple(effects))
+    assert ended.outcome is not None
     facts: Facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))
     effects.append(JobChanged(job_id, "run_closed", facts))
     facts += (("cause", VerdictCause.INTERNAL.value),)
     logged = _log(state, job_id, "run_closed", now_ms, (ended.run, ended.round_number), facts)
-    return Eviction((*records, logged), tuple(effects))
+    return Eviction((JobForgotten(job_id), logged), tuple(effects))
 
 
 def _log_deletion(state: State, job_id: JobId, now_ms: int, text: str) -> tuple[Record, ...]:

@@ -40,14 +40,19 @@ class Compaction:
         # For an early snapshot, both have to be exceeded.
         self._early_after = max(SHARED_COMPACT_AFTER, length + SETTLED_AFTER)
         self._early_above = 0 if size <= SHORT_BYTES else COMPACT_ABOVE
+        self._length = length
 
     def is_due(self, length: int, size: int) -> bool:
         """Return whether a journal of so many records and bytes needs a snapshot."""
+        if length < self._length:  # one that was being written has replaced them
+            self.note(length, size)
+        self._length = length
         is_early = length > self._early_after and size > self._early_above
         return (self._is_shared and is_early) or length > self._after or size > self._above
 
     def note(self, length: int, size: int) -> None:
         """Note a snapshot, or an attempt: the journal has so many records and bytes now."""
+        self._length = length
         self._after, self._above = max(COMPACT_AFTER, 2 * length), max(COMPACT_ABOVE, 2 * size)
         self._early_after = max(SHARED_COMPACT_AFTER, 2 * length)
         self._early_above = 2 * size

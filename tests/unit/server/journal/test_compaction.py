@@ -38,8 +38,19 @@ def test_snapshot_waits_for_as_much_as_it_holds(is_shared: bool) -> None:
     assert not compaction.is_due(COMPACT_AFTER, 2 * SMALL)
     compaction.note(COMPACT_AFTER, COMPACT_ABOVE)
     assert not compaction.is_due(2 * COMPACT_AFTER, 2 * COMPACT_ABOVE)
+    assert compaction.is_due(2 * COMPACT_AFTER, 2 * COMPACT_ABOVE + 1)
     assert compaction.is_due(2 * COMPACT_AFTER + 1, 1)
-    assert compaction.is_due(1, 2 * COMPACT_ABOVE + 1)
+
+
+def test_snapshot_may_be_stored_later() -> None:
+    """Until then the journal is as long as before; then the snapshot counts, whatever it was."""
+    compaction = Compaction(0, 0, is_shared=False)
+    assert compaction.is_due(COMPACT_AFTER + 1, 2 * COMPACT_ABOVE)
+    compaction.note(COMPACT_AFTER + 1, 2 * COMPACT_ABOVE)
+    assert not compaction.is_due(COMPACT_AFTER + 2, 2 * COMPACT_ABOVE)
+
+    assert not compaction.is_due(100, SMALL)
+    assert compaction.is_due(COMPACT_AFTER + 1, SMALL)
 
 
 @pytest.mark.parametrize("begun", [SHARED_COMPACT_AFTER - 1, SHARED_COMPACT_AFTER, 3_000])

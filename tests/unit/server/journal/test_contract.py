@@ -88,7 +88,6 @@ async def test_compaction_replaces_all(store: Store) -> None:
     journal = await written(store, *(small(number) for number in range(1, 50)))
     before = journal.size
     await journal.compact(small(100), 500)
-    assert journal.length == len(small(100))
     await journal.append(small(101), 510)
     await journal.append(small(102), 520)
 

@@ -15,7 +15,6 @@ from rallypoint.server.core.messages.records import (
     JobNoted,
     KeysWritten,
     RoundChanges,
-    RoundStopped,
 )
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
@@ -28,10 +27,10 @@ from support.journal.values import KINDS, values
 
 JOB = JobId("train")
 SECRET = b"secret"
-STOPPED = RoundStopped(JOB, 7, RoundReason.NODE_LOST)
+STOPPED = RoundChanges({"stop_ms": 7, "stop_reason": RoundReason.NODE_LOST})
 ENTRY = Entry(SECRET, 1, 1, 1)
 SECRETS: list[JournalRecord] = [
-    JobNoted(JOB, JobChanges(round=RoundChanges(held_token="secret"))),
+    JobNoted(JOB, JobChanges(round=RoundChanges({"held_token": "secret"}))),
     KeysWritten(
         JOB,
         1,
@@ -67,11 +66,10 @@ def test_record_comes_back(kind: type[JournalRecord]) -> None:
 
 def test_names_are_those_of_the_proto_files() -> None:
     """Numbers are numbers, also large ones."""
-    expected = {
-        "round_stopped": {"job_id": "train", "round": 7, "reason": "ROUND_REASON_NODE_LOST"}
-    }
+    stopped = {"stop_ms": 7, "stop_reason": "ROUND_REASON_NODE_LOST"}
+    expected = {"job_id": "train", "changes": {"values": {}, "round": {"values": stopped}}}
 
-    assert expected == to_json(STOPPED)
+    assert {"job_noted": expected} == to_json(JobNoted(JOB, JobChanges(round=STOPPED)))
 
 
 @pytest.mark.parametrize("record", SECRETS, ids=lambda record: type(record).__name__)
@@ -99,21 +97,25 @@ def test_every_token_is_a_secret() -> None:
     assert tokens | {"Arrival.payload", "Entry.value"} == secrets
 
 
+def reason(name: str) -> dict[str, Any]:
+    return {"job_noted": {"job_id": "train", "changes": {"values": {"next_reason": name}}}}
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         ({}, "without a kind"),
         ({"round_paused": {}}, "round_paused"),
-        ({"round_stopped": {"job_id": 5}}, "job_id"),
-        ({"round_stopped": {"job_id": "train", "colour": 1}}, "colour"),
-        ({"round_stopped": {"reason": "ROUND_REASON_TIRED"}}, "ROUND_REASON_TIRED"),
-        ({"round_stopped": {"round": 2**63}}, "round"),
-        ({"round_stopped": {"job_id": "train"}}, "RoundReason"),
-        ({"round_sealed": {"job_id": "train"}}, "header is missing"),
-        ({"round_sealed": {"job_id": "train", "header": None}}, "header is missing"),
-        ({"round_stopped": {"reason": float("inf")}}, "infinity"),
-        ({"round_stopped": {"job_id": "\ud800"}}, "surrogate"),
-        ({"round_stopped": {"reason": "\ud800"}}, "is no text"),
+        ({"node_removed": {"job_id": 5}}, "job_id"),
+        ({"node_removed": {"job_id": "train", "colour": 1}}, "colour"),
+        (reason("ROUND_REASON_TIRED"), "ROUND_REASON_TIRED"),
+        ({"clock_measured": {"at_ms": 2**63}}, "at_ms"),
+        (reason("ROUND_REASON_UNSPECIFIED"), "RoundReason"),
+        ({"job_noted": {"job_id": "train"}}, "changes is missing"),
+        ({"job_noted": {"job_id": "train", "changes": None}}, "changes is missing"),
+        ({"clock_measured": {"at_ms": float("inf")}}, "integer: inf"),
+        ({"node_removed": {"job_id": "\ud800"}}, "surrogate"),
+        (reason("\ud800"), "is no text"),
         ([], "no object"),
     ],
 )

@@ -9,8 +9,9 @@ import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.messages.effects import Send
-from rallypoint.server.core.messages.records import NodeRemoved
+from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
@@ -41,7 +42,13 @@ class HeldJournal:
         async def append(
             journal: MemoryJournal, records: Sequence[JournalRecord], now_ms: int
         ) -> None:
-            if any(isinstance(record, NodeRemoved) for record in records):
+            logged = [
+                one
+                for record in records
+                if isinstance(record, EventsLogged)
+                for one in record.events
+            ]
+            if any(event.kind is EventKind.NODE_DEPARTED for event in logged):
                 self.is_written.set()
                 await self.may_go_on.wait()
             await genuine(journal, records, now_ms)

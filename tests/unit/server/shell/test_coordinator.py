@@ -11,10 +11,7 @@ from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
-from rallypoint.server.core.messages.records import (
-    EventsLogged,
-    NodeHealthChanged,
-)
+from rallypoint.server.core.messages.records import EventsLogged, JobNoted
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
@@ -61,7 +58,7 @@ class Nobody:
 
 def started() -> tuple[Coordinator, SlowJournal]:
     """Return a coordinator that knows a job with a node, and its journal."""
-    bench = Bench(JobSpec())
+    bench = Bench(JobSpec(), durable=True)
     bench.run_round("a")
     bench.state.clocks.measure(0, wall_ms())
     journal = SlowJournal()
@@ -92,7 +89,7 @@ def test_answer_comes_when_the_change_is_durable() -> None:
     before, after, records = asyncio.run(play())
 
     assert ([False, False], [True, True]) == (before, after)
-    assert [NodeHealthChanged, EventsLogged] == [type(record) for record in records]
+    assert [EventsLogged, JobNoted] == [type(record) for record in records]
 
 
 def test_failed_append_answers_nobody() -> None:

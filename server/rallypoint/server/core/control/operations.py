@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.control.requests import check_id, note_done, was_done
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import JobUpdated, PauseEnded
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -142,7 +141,6 @@ def _restart(draft: Draft, job: Job, operation: inputs.RestartJob) -> Refusal | 
     elif job.phase is Phase.FORMING and job.backoff_until_ms > draft.now_ms:
         draft.emit(job.job_id, "restart_requested", why=operation.reason)
         draft.put_job(replace(job, backoff_until_ms=draft.now_ms))
-        draft.records.append(PauseEnded(job.job_id, draft.now_ms))
     return None
 
 
@@ -169,7 +167,6 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     revision = draft.next_revision
     job = replace(job, spec=spec, updated=fields, spec_revision=revision)
     draft.put_job(job)
-    draft.records.append(JobUpdated(job.job_id, spec, fields, revision))
     draft.touch_all(job.job_id)  # orders carry the budget
     draft.emit(
         job.job_id,

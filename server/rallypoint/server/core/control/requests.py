@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
-from rallypoint.server.core.messages.records import OperationDone
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.job import OPERATIONS_MAX
 from rallypoint.server.core.state.draft import Draft
@@ -53,10 +52,4 @@ def note_done(draft: Draft, operation: Operation) -> None:
     if job is None or not operation.request_id:
         return
     key = _key_of(operation)
-    draft.put_job(replace(job, operations=with_operation(job.operations, key)))
-    draft.records.append(OperationDone(job.job_id, key))
-
-
-def with_operation(known: tuple[str, ...], key: str) -> tuple[str, ...]:
-    """Return the remembered requests with another one."""
-    return (*known, key)[-OPERATIONS_MAX:]
+    draft.put_job(replace(job, operations=(*job.operations, key)[-OPERATIONS_MAX:]))

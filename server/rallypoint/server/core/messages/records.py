@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from msgspec import Struct
 
-from rallypoint.base.ranges import Range
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
@@ -14,31 +15,10 @@ from rallypoint.server.core.model.barrier import (
     Expected,
     Participant,
 )
-from rallypoint.server.core.model.desired import Drain
-from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
-from rallypoint.server.core.model.job import (
-    Counts,
-    DrainRequest,
-    Fence,
-    Gone,
-    Job,
-    NodeHealth,
-    RunSummary,
-)
-from rallypoint.server.core.model.node import Node, NodeState
-from rallypoint.server.core.model.phase import Outcome
-from rallypoint.server.core.model.round import (
-    Departure,
-    Member,
-    Notice,
-    RoundHeader,
-    RoundReason,
-    RoundSummary,
-    Timeline,
-)
-from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.model.verdict import Consequence, FailureGroup, Verdict
-from rallypoint.server.core.model.worker import FailedWorker
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import Gone, Job
+from rallypoint.server.core.model.node import Node
+from rallypoint.server.core.model.round import Round
 
 
 class EpochRaised(Struct, frozen=True):
@@ -66,108 +46,6 @@ class ClockMeasured(Struct, frozen=True):
     """Journal time."""
     unix_ms: int
     """The same moment by the wall clock, as Unix time."""
-
-
-class RunOpened(Struct, frozen=True):
-    """A run began, or was taken over with the facts that its agents reported."""
-
-    job_id: JobId
-    run: int
-    since_epoch: int
-    spec: JobSpec
-    launch_id: str
-    round_number: int
-    counts: Counts
-    drain_requests: tuple[DrainRequest, ...] = ()
-    updated: frozenset[str] = frozenset()
-    spec_revision: int = 0
-    operations: tuple[str, ...] = ()
-
-
-def run_opened(job: Job) -> RunOpened:
-    """Return the record of everything durable about a run that has no round yet."""
-    return RunOpened(
-        job.job_id,
-        job.run,
-        job.since_epoch,
-        job.spec,
-        job.launch_id,
-        job.round_number,
-        job.counts,
-        job.drain_requests,
-        job.updated,
-        job.spec_revision,
-        job.operations,
-    )
-
-
-class RoundSealed(Struct, frozen=True):
-    """A round was sealed or adopted."""
-
-    job_id: JobId
-    header: RoundHeader
-    members: tuple[Member, ...]
-
-
-class RoundStopped(Struct, frozen=True):
-    """The round was stopped everywhere; RoundSettled follows with the consequence."""
-
-    job_id: JobId
-    round: int
-    reason: RoundReason
-    note: str = ""
-    """As `Round.stop_note`."""
-
-
-class NodeSucceeded(Struct, frozen=True):
-    """Every worker of the node ended with 0."""
-
-    job_id: JobId
-    round: int
-    name: NodeName
-    session: SessionId
-
-
-class DrainRequested(Struct, frozen=True):
-    """An operator requested the drain of a node."""
-
-    job_id: JobId
-    request: DrainRequest
-
-
-class DrainRequestEnded(Struct, frozen=True):
-    """The drain request for this name is over: its agent left, or another agent took the name."""
-
-    job_id: JobId
-    name: NodeName
-
-
-class RoundSettled(Struct, frozen=True):
-    """The end of a round was judged, and the run continues."""
-
-    job_id: JobId
-    round: int
-    reason: RoundReason
-    consequence: Consequence
-    counts: Counts
-    backoff_until_ms: int
-
-
-class NodeHealthChanged(Struct, frozen=True):
-    """A node failed, was set aside or was released."""
-
-    job_id: JobId
-    health: NodeHealth
-    """Everything known about the node now; blank when nothing is."""
-
-
-class RunClosed(Struct, frozen=True):
-    """The run has its outcome."""
-
-    job_id: JobId
-    run: int
-    outcome: Outcome
-    verdict: Verdict | None
 
 
 class JobForgotten(Struct, frozen=True):
@@ -208,32 +86,6 @@ class BarrierDropped(Struct, frozen=True):
     only_ends: bool = False
 
 
-class JobUpdated(Struct, frozen=True):
-    """An operator changed the specification of the run."""
-
-    job_id: JobId
-    spec: JobSpec
-    fields: frozenset[str]
-    """All fields that operators have changed in this run."""
-    revision: int
-    """Revision of the job with this change."""
-
-
-class PauseEnded(Struct, frozen=True):
-    """An operator ended the pause before the next round."""
-
-    job_id: JobId
-    at_ms: int
-
-
-class OperationDone(Struct, frozen=True):
-    """An operator's request was carried out."""
-
-    job_id: JobId
-    request: str
-    """Its id, and a digest of it."""
-
-
 class KeysWritten(Struct, frozen=True):
     """A request to change keys of a run was answered."""
 
@@ -267,10 +119,10 @@ class EventsLogged(Struct, frozen=True):
 
 
 class NodeJoined(Struct, frozen=True):
-    """A node is known to the coordinator, or its identity or name is another now."""
+    """A node is known to the coordinator."""
 
     node: Node
-    """Its durable facts; `reads.durable` says which those are."""
+    """Its durable facts."""
 
 
 class NodeRemoved(Struct, frozen=True):
@@ -281,93 +133,50 @@ class NodeRemoved(Struct, frozen=True):
 
 
 class NodeNoted(Struct, frozen=True):
-    """Durable facts of a node as they are now, unless the other records imply them.
-
-    `RoundSealed` makes its members members and gives them the round. `RoundSettled` and `RunClosed`
-    end their membership. `NodeSucceeded` says that a node has succeeded.
-    """
+    """Facts of a node have changed in a turn; see `reads.notes`."""
 
     job_id: JobId
     session: SessionId
-    state: NodeState
-    """SUCCEEDED while it is a member, BLOCKED, or UNREADY for any other."""
-    member: bool
-    last_round: int
-    set_aside: bool
-    blocked_round: int
-    drain: Drain | None
-    missed_ms: int | None = None
-    """As in `Node`."""
+    values: Annotated[dict[str, Any], Node] = {}
+    """The new value of each fact that has changed, by its name."""
+    cleared: tuple[str, ...] = ()
+    """Facts that have their default values again."""
 
 
 class Splice(Struct, frozen=True):
-    """How a list has changed: by what is kept of it, which precedes what the record adds."""
+    """How a list has changed: between what is kept of it stands the value of the record."""
 
     field: str
     dropped: int
     """How many entries are dropped at its beginning."""
     kept: int
-    """How many entries after those are kept. Everything that follows them is dropped too."""
+    """How many entries after those are kept."""
+    tail: int
+    """How many entries at its end are kept. Those between are dropped."""
 
 
 class RoundChanges(Struct, frozen=True):
-    """Facts of the job's round that have changed, and that no other record says.
+    """Facts of the job's round that have changed."""
 
-    A field that is None or empty has not changed, but for the lists in `spliced` and the fields in
-    `cleared`.
-    """
-
-    sealed_ms: int | None = None
-    disrupted_ms: int | None = None
-    started_ms: int | None = None
-    succeeded_gone: tuple[NodeName, ...] = ()
-    any_finished: bool | None = None
-    failures: tuple[FailedWorker, ...] = ()
-    failure_count: int | None = None
-    failure_groups: tuple[FailureGroup, ...] = ()
-    unlisted_ranks: tuple[Range, ...] = ()
-    first_failure_ms: int | None = None
-    departures: tuple[Departure, ...] = ()
-    notices: tuple[Notice, ...] = ()
-    drain_first_ms: int | None = None
-    drain_last_ms: int | None = None
-    drain_began: Departure | None = None
-    overdue: tuple[NodeName, ...] = ()
-    start_failure: tuple[NodeName, str, bool] | None = None
-    held_token: str | None = None
-    durable_step: int | None = None
-    stop_ms: int | None = None
-    timeline: Timeline | None = None
-    spliced: tuple[Splice, ...] = ()
-    """The lists that have changed; the fields hold only what is added at their ends."""
+    values: Annotated[dict[str, Any], Round] = {}
+    """The new value of each, by its name; of a list in `spliced` only what is new."""
     cleared: tuple[str, ...] = ()
-    """Fields that have their default values again."""
+    """Those that have their default values again."""
+    spliced: tuple[Splice, ...] = ()
 
 
 class JobChanges(Struct, frozen=True):
-    """Facts of a job that have changed, and that no other record says; see `RoundChanges`."""
+    """Facts of a job that have changed, as in `RoundChanges`."""
 
-    opened_ms: int | None = None
-    forming_since_ms: int | None = None
-    disrupted_ms: int | None = None
-    rounds_before: int | None = None
-    verdict: Verdict | None = None
-    closed_ms: int | None = None
-    history: tuple[RoundSummary, ...] = ()
-    runs: tuple[RunSummary, ...] = ()
-    lost: tuple[Departure, ...] = ()
-    next_arrival: int | None = None
-    empty_since_ms: int | None = None
-    fences: tuple[Fence, ...] = ()
-    unknown_past_until_ms: int | None = None
-    ended_round: Timeline | None = None
-    round: RoundChanges | None = None
-    spliced: tuple[Splice, ...] = ()
+    values: Annotated[dict[str, Any], Job] = {}
     cleared: tuple[str, ...] = ()
+    spliced: tuple[Splice, ...] = ()
+    round: RoundChanges | None = None
+    """Of its round, if that is still the same; a new round is a value, one that ends is cleared."""
 
 
 class JobNoted(Struct, frozen=True):
-    """Facts of a job have changed in a turn; it follows the other records of the turn."""
+    """Facts of a job have changed in a turn; see `reads.notes`."""
 
     job_id: JobId
     changes: JobChanges
@@ -376,24 +185,12 @@ class JobNoted(Struct, frozen=True):
 Record = (
     EpochRaised
     | ClockMeasured
-    | RunOpened
-    | RoundSealed
-    | RoundStopped
-    | NodeSucceeded
-    | DrainRequested
-    | DrainRequestEnded
-    | RoundSettled
-    | NodeHealthChanged
-    | RunClosed
     | JobForgotten
     | BarrierArrived
     | BarrierEnded
     | BarrierDropped
     | KeysWritten
     | KeysDropped
-    | JobUpdated
-    | OperationDone
-    | PauseEnded
     | EventsLogged
     | NodeJoined
     | NodeRemoved

@@ -23,6 +23,7 @@ from rallypoint.server.core.model.round import (
 )
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Verdict
+from rallypoint.server.core.model.volatile import Volatile
 
 JOBS_MAX = 4_096
 """Live and remembered jobs of one coordinator; beyond that the oldest ended jobs are dropped."""
@@ -149,11 +150,11 @@ class Job(Struct, frozen=True):
     opened_ms: int
     phase: Phase = Phase.FORMING
     forming_since_ms: int = 0
-    first_ready_ms: int | None = None
+    first_ready_ms: Volatile[int | None] = None
     """When min_nodes were first ready in this phase; the last call's limit counts from here."""
-    last_arrival_ms: int = 0
+    last_arrival_ms: Volatile[int] = 0
     """When a node last became ready in this phase, or joined while a round ran."""
-    first_newcomer_ms: int | None = None
+    first_newcomer_ms: Volatile[int | None] = None
     """When the first node that a growth could add joined; the settle limit counts from here."""
     next_reason: RoundReason = RoundReason.FIRST
     """Why the round that is being formed begins."""
@@ -193,7 +194,7 @@ class Job(Struct, frozen=True):
     next_arrival: int = 0
     empty_since_ms: int | None = None
     """When the last node was lost; None while there is one."""
-    breaks: NetworkSuspicion = NetworkSuspicion()
+    breaks: Volatile[NetworkSuspicion] = NetworkSuspicion()
     """The recent breaks of its streams, and whether the network is suspected for this job."""
     fences: tuple[Fence, ...] = ()
     """Fences of all runs of the job, oldest first; empty without `--fence-after`."""

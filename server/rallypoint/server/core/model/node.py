@@ -13,6 +13,7 @@ from rallypoint.server.core.model.desired import Desired, Drain
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.round import Assignment, Milestone, RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.volatile import Volatile
 from rallypoint.server.core.model.worker import WorkerExit
 
 
@@ -105,8 +106,8 @@ class Node(Struct, frozen=True):
     name: NodeName
     """Unique in the job."""
     arrival: int
-    connection: int
-    attached: bool = True
+    connection: Volatile[int] = 0
+    attached: Volatile[bool] = True
     state: NodeState = NodeState.UNREADY
     member: bool = False
     """It has a place in the job's current round."""
@@ -114,40 +115,40 @@ class Node(Struct, frozen=True):
     """Set exactly when `member`."""
     last_round: int = 0
     """Highest round that the agent was given."""
-    port: int = 0
+    port: Volatile[int] = 0
     """Reserved master port; set when READY."""
     set_aside: bool = False
     """It missed a deadline; no wait counts it until it is READY again."""
     blocked_round: int = 0
     """Latest round whose processes survived SIGKILL here, so that a report that is sent again
     counts once; 0: none."""
-    hindrance: str = ""
+    hindrance: Volatile[str] = ""
     """What keeps it from being ready, as its agent says; empty: nothing that it knows. It is not
     journalled: it changes no decision."""
-    eligibility: Eligibility = Eligibility.NONE
+    eligibility: Volatile[Eligibility] = Eligibility.NONE
     """Eligibility by the health of its name, as of now."""
-    acknowledged: int = 0
+    acknowledged: Volatile[int] = 0
     """Highest report sequence applied."""
-    pids: tuple[int, ...] = ()
-    exits: tuple[WorkerExit, ...] = ()
-    broke_ms: int | None = None
+    pids: Volatile[tuple[int, ...]] = ()
+    exits: Volatile[tuple[WorkerExit, ...]] = ()
+    broke_ms: Volatile[int | None] = None
     """When its stream broke; None while attached."""
-    is_heard: bool = False
+    is_heard: Volatile[bool] = False
     """Something has arrived after its Welcome, so its agent has the token to resume the session."""
     drain: Drain | None = None
     """Set once it drains; no later round has a place for it."""
-    known_addresses: KnownAddresses = KnownAddresses()
+    known_addresses: Volatile[KnownAddresses] = KnownAddresses()
     """Not journalled: a Hello to the next coordinator has others."""
     is_newcomer: bool = False
     """Its first Hello named no run: no earlier coordinator knew it."""
     missed_ms: int | None = None
     """When the coordinator has started without it, and it has not returned since: the first such
     start counts. None: it was connected when the last process of the coordinator ended."""
-    held: HeldRound | None = None
+    held: Volatile[HeldRound | None] = None
     """Kept only while the coordinator may still adopt rounds."""
-    revision: int = 0
+    revision: Volatile[int] = 0
     """Revision of the desired state; only grows."""
-    desired: Desired | None = None
+    desired: Volatile[Desired | None] = None
     """The desired state that was sent last; None before the first."""
 
     @property

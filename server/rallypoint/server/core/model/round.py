@@ -9,6 +9,7 @@ from msgspec import Struct
 from rallypoint.base.ranges import Range
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict
+from rallypoint.server.core.model.volatile import Volatile
 from rallypoint.server.core.model.worker import FailedWorker
 
 FAILURES_MAX = 16
@@ -153,7 +154,7 @@ class Round(Struct, frozen=True):
     members: tuple[Member, ...]
     """By group rank, 0 first."""
     sealed_ms: int
-    disrupted_ms: int | None
+    disrupted_ms: int | None = None
     """When the event happened that ended the previous round; None for a first round."""
     started_ms: int | None = None
     """When the last member had started."""
@@ -171,11 +172,11 @@ class Round(Struct, frozen=True):
     first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
-    unlisted_departures: int = 0
+    unlisted_departures: Volatile[int] = 0
     """Further members that were lost or left. It is not journalled: only a text has it."""
     notices: tuple[Notice, ...] = ()
     """Events about to happen, in the order of their announcement, at most LOST_MAX."""
-    notices_sent: tuple[Notice, ...] = ()
+    notices_sent: Volatile[tuple[Notice, ...]] = ()
     """The notices that were sent to the members last."""
     drain_first_ms: int | None = None
     """When the drain time of the first draining member ends; None while none drains."""
@@ -189,11 +190,11 @@ class Round(Struct, frozen=True):
     """The first member that could not start its workers, why, and if no restart cures it there."""
     held_token: str = ""
     """The token of its workers, if an earlier coordinator without a journal has made it."""
-    step: int = 0
+    step: Volatile[int] = 0
     """Highest step that a worker of the round has reported; 0: none."""
-    step_ms: int | None = None
+    step_ms: Volatile[int | None] = None
     """When it was reached; None: there is none, or an earlier coordinator knew."""
-    step_gap_ms: int | None = None
+    step_gap_ms: Volatile[int | None] = None
     """Usual time between two reports of higher steps; None before the second one."""
     durable_step: int = 0
     """The same as of the last time that it was journalled; see `rounds.progress`."""
@@ -203,14 +204,14 @@ class Round(Struct, frozen=True):
     """Why an operator has stopped it; empty: none has, or none gave a reason."""
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
-    reached_at: tuple[str, ...] = ()
+    reached_at: Volatile[tuple[str, ...]] = ()
     """Where other members have reached the host of the first, if not all at its own address. It is
     not journalled: only a log line has it."""
-    last_exit_ms: int | None = None
+    last_exit_ms: Volatile[int | None] = None
     """When the last worker ended, of those that were reported."""
-    imported: Reached = Reached()
+    imported: Volatile[Reached] = Reached()
     """Dropped once every worker has, like `process_group`."""
-    process_group: Reached = Reached()
+    process_group: Volatile[Reached] = Reached()
 
 
 class RoundSummary(Struct, frozen=True):

@@ -1,183 +1,213 @@
-"""The difference between two values of a job, as a record holds it, and its application."""
+"""The difference between two values of a job or a node, as a record holds it, and its application.
+
+Every durable field takes part, as its struct has it. Some facts follow from others: who has a place
+in a job's round is a member, in its slot, and a node that joins is the next one in the order of
+arrival. So a round costs a record, and not one for each node.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
-from rallypoint.server.core.messages.records import JobChanges, RoundChanges, Splice
+from rallypoint.server.core.messages.records import JobChanges, NodeNoted, RoundChanges, Splice
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.model.node import Node, NodeState
+from rallypoint.server.core.model.round import Assignment, Round
+from rallypoint.server.core.model.volatile import volatile_fields
+from rallypoint.server.core.reads.durable import default_of, durable_round
+from rallypoint.server.core.rounds.ranks import slots_of
 
-_JOB_VALUES = (
-    "opened_ms",
-    "forming_since_ms",
-    "disrupted_ms",
-    "rounds_before",
-    "verdict",
-    "closed_ms",
-    "next_arrival",
-    "empty_since_ms",
-    "unknown_past_until_ms",
-    "ended_round",
-)
-_JOB_LISTS = ("history", "runs", "lost", "fences")
-_JOB_RECORDED = (
-    "run",
-    "spec",
-    "phase",
-    "next_reason",
-    "backoff_until_ms",
-    "round_number",
-    "slots",
-    "counts",
-    "outcome",
-    "drain_requests",
-    "launch_id",
-    "since_epoch",
-    "health",
-    "updated",
-    "spec_revision",
-    "operations",
-)
-"""What other records say."""
-_ROUND_VALUES = (
-    "sealed_ms",
-    "disrupted_ms",
-    "started_ms",
-    "any_finished",
-    "failure_count",
-    "first_failure_ms",
-    "drain_first_ms",
-    "drain_last_ms",
-    "drain_began",
-    "start_failure",
-    "held_token",
-    "durable_step",
-    "stop_ms",
-    "timeline",
-)
-_ROUND_LISTS = (
-    "succeeded_gone",
-    "failures",
-    "failure_groups",
-    "unlisted_ranks",
-    "departures",
-    "notices",
-    "overdue",
-)
-_ROUND_RECORDED = ("header", "members", "stop_reason", "stop_note")
+_Value = TypeVar("_Value", bound=Struct)
+Places = Mapping[NodeName, Assignment]
 
 
-class Inexpressible(Exception):
-    """A fact has changed that only other records say: a snapshot of the job is needed."""
+class _Field(NamedTuple):
+    name: str
+    default: Any
+    is_list: bool
 
 
-def find_changes(before: Job, after: Job) -> JobChanges | None:
-    """Return what has changed in a job, or None for nothing.
+@cache
+def _fields_of(kind: Any) -> dict[str, _Field]:
+    """Return the durable fields of a struct, by name."""
+    hints, volatile = get_type_hints(kind), volatile_fields(kind)
+    found = (
+        _Field(
+            info.name,
+            default_of(info),
+            get_origin(hint := hints[info.name]) is tuple and get_args(hint)[1:] == (...,),
+        )
+        for info in fields(kind)
+        if info.name not in volatile
+    )
+    return {field.name: field for field in found}
+
+
+# --- What follows ---
+
+
+def begins_round(was: Job, now: Job) -> bool:
+    """Return whether the round of a job is another one than before, or none."""
+    old, new = was.round, now.round
+    if old is None or new is None:
+        return old is not new
+    is_same = old.header is new.header or old.header == new.header
+    return not (is_same and (old.members is new.members or old.members == new.members))
+
+
+def places_of(job: Job) -> Places:
+    """Return the places of the members of the job's round, by name."""
+    members = () if job.round is None else job.round.members
+    return {member.name: member.assignment for member in members}
+
+
+def in_round(node: Node, number: int, places: Places) -> Node:
+    """Return a durable node once another round of its job has begun, or none is left.
 
     Args:
-        before: the job as other records leave it.
-        after: the job as it is; its volatile facts do not matter.
-
-    Raises:
-        Inexpressible: when the other records do not say what they should.
+        node: as it was.
+        number: of the round; 0: there is none.
+        places: of its members.
     """
-    _require_equal(before, after, _JOB_RECORDED)
-    changed = _compare(before, after, _JOB_VALUES, _JOB_LISTS)
-    if before.round is not after.round:
-        if before.round is None or after.round is None:
-            raise Inexpressible("round")
-        _require_equal(before.round, after.round, _ROUND_RECORDED)
-        of_round = _compare(before.round, after.round, _ROUND_VALUES, _ROUND_LISTS)
-        if of_round:
-            changed["round"] = RoundChanges(**of_round)
-    return JobChanges(**changed) if changed else None
+    place = places.get(node.name)
+    if place is not None:
+        return replace(
+            node, state=NodeState.UNREADY, member=True, assignment=place, last_round=number
+        )
+    if not node.member:
+        return node
+    is_blocked = node.state is NodeState.BLOCKED
+    state = NodeState.BLOCKED if is_blocked else NodeState.UNREADY
+    return replace(node, state=state, member=False, assignment=None)
 
 
-def apply_changes(job: Job, changes: JobChanges) -> Job:
-    """Return the job with its changes."""
-    values = _values_after(job, changes, _JOB_VALUES, _JOB_LISTS)
-    if changes.round is not None:
-        assert job.round is not None, job.job_id
-        of_round = _values_after(job.round, changes.round, _ROUND_VALUES, _ROUND_LISTS)
-        values["round"] = replace(job.round, **of_round)
-    return replace(job, **values)
+def with_arrival(job: Job, arrival: int) -> Job:
+    """Return the job once a node has joined, with its place in the order of arrival."""
+    return replace(job, next_arrival=max(job.next_arrival, arrival + 1))
 
 
-def _require_equal(before: Job | Round, after: Job | Round, fields: tuple[str, ...]) -> None:
-    for name in fields:
-        old, new = getattr(before, name), getattr(after, name)
-        if old is not new and old != new:
-            raise Inexpressible(name)
+def _slots(round: Round) -> tuple[NodeName, ...]:
+    return slots_of(round.members, round.header.group_world_size)
 
 
-def _compare(
-    before: Job | Round, after: Job | Round, values: tuple[str, ...], lists: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return the arguments of a record of the changes; empty when there are none."""
-    changed: dict[str, Any] = {}
-    cleared: list[str] = []
-    for name in values:
-        old, new = getattr(before, name), getattr(after, name)
-        if old is new or old == new:
-            continue
-        if new is None:
-            cleared.append(name)
-        else:
-            changed[name] = new
-    spliced: list[Splice] = []
-    for name in lists:
-        old, new = getattr(before, name), getattr(after, name)
-        if old is not new and old != new:
-            splice = _find_splice(name, old, new)
-            spliced.append(splice)
-            changed[name] = new[splice.kept :]
-    if cleared:
-        changed["cleared"] = tuple(cleared)
-    if spliced:
-        changed["spliced"] = tuple(spliced)
-    return changed
+# --- Differences ---
 
 
-def _find_splice(name: str, old: tuple[object, ...], new: tuple[object, ...]) -> Splice:
-    """Return what the new list keeps of the old one: its beginning."""
-    if not new:
-        return Splice(name, 0, 0)
-    dropped = next((at for at, one in enumerate(old) if one is new[0] or one == new[0]), len(old))
-    kept = 0
-    for one, other in zip(old[dropped:], new, strict=False):
-        if one is not other and one != other:
-            break
-        kept += 1
-    return Splice(name, dropped, kept)
+def find_job_changes(before: Job, after: Job) -> JobChanges | None:
+    """Return what has changed in a job, or None for nothing; volatile facts do not matter."""
+    round_changes: RoundChanges | None = None
+    if begins_round(before, after):
+        round = None if after.round is None else durable_round(after.round)
+        slots = before.slots if round is None else _slots(round)
+        before = replace(before, slots=slots)
+        after = replace(after, round=round)
+    elif before.round is not after.round:
+        found = _compare(before.round, after.round, Round)
+        round_changes = RoundChanges(*found) if any(found) else None
+        before = replace(before, round=after.round)
+    changed = _compare(before, after, Job)
+    if round_changes is None and not any(changed):
+        return None
+    return JobChanges(*changed, round_changes)
 
 
-def _values_after(
-    known: Job | Round,
-    changes: JobChanges | RoundChanges,
-    values: tuple[str, ...],
-    lists: tuple[str, ...],
-) -> dict[str, Any]:
-    """Return the new values of the fields that have changed.
+def with_job_changes(job: Job, changes: JobChanges) -> Job:
+    """Return the job with its changes.
 
     Raises:
         ValueError: for a field that this version does not know.
     """
-    after: dict[str, Any] = {}
-    for name in values:
-        value = getattr(changes, name)
-        if value is not None:
-            after[name] = value
-    for name in changes.cleared:
-        if name not in values:
+    new = changes.values.get("round")
+    if new is not None:
+        job = replace(job, slots=_slots(new))
+    if changes.round is not None:
+        assert job.round is not None, job.job_id
+        one = changes.round
+        job = replace(job, round=_changed(job.round, one.values, one.cleared, one.spliced))
+    return _changed(job, changes.values, changes.cleared, changes.spliced)
+
+
+def find_node_changes(before: Node, after: Node) -> NodeNoted | None:
+    """Return what has changed in a node, or None for nothing; both are durable."""
+    values, cleared, spliced = _compare(before, after, Node)
+    assert not spliced, "a node has no lists"
+    return NodeNoted(after.job_id, after.session, values, cleared) if values or cleared else None
+
+
+def with_node_changes(node: Node, changes: NodeNoted) -> Node:
+    """Return the node with its changes.
+
+    Raises:
+        ValueError: for a field that this version does not know.
+    """
+    return _changed(node, changes.values, changes.cleared, ())
+
+
+def _compare(
+    before: Any, after: Any, kind: Any
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[Splice, ...]]:
+    """Return the new values, the names of the cleared fields, and the lists that are kept."""
+    values: dict[str, Any] = {}
+    cleared: list[str] = []
+    spliced: list[Splice] = []
+    for name, default, is_list in _fields_of(kind).values():
+        old, new = getattr(before, name), getattr(after, name)
+        if old is new or old == new:
+            continue
+        if new == default:
+            cleared.append(name)
+            continue
+        splice = _find_splice(name, old, new) if is_list else None
+        if splice is not None:
+            spliced.append(splice)
+            new = new[splice.kept : len(new) - splice.tail]
+        if new or not is_list:
+            values[name] = new
+    return values, tuple(cleared), tuple(spliced)
+
+
+def _find_splice(name: str, old: tuple[object, ...], new: tuple[object, ...]) -> Splice | None:
+    """Return what a new list keeps of the old one, at its beginning and at its end; None: nothing.
+
+    Entries may go at the beginning, as of a list with a limit.
+    """
+    dropped = next((at for at, one in enumerate(old) if one is new[0] or one == new[0]), 0)
+    left = old[dropped:]
+    kept = _count_equal(left, new)
+    tail = _count_equal(left[: kept - len(left) - 1 : -1], new[: kept - len(new) - 1 : -1])
+    return Splice(name, dropped, kept, tail) if kept or tail else None
+
+
+def _count_equal(one: tuple[object, ...], other: tuple[object, ...]) -> int:
+    """Return how many entries are equal before the first ones that differ."""
+    count = 0
+    for mine, yours in zip(one, other, strict=False):
+        if mine is not yours and mine != yours:
+            break
+        count += 1
+    return count
+
+
+def _changed(
+    known: _Value, values: Mapping[str, Any], cleared: tuple[str, ...], spliced: tuple[Splice, ...]
+) -> _Value:
+    durable = _fields_of(type(known))
+    after = dict(values)
+    for name in cleared:
+        if name not in durable:
             raise ValueError(f"unknown field {name}")
-        after[name] = None
-    for splice in changes.spliced:
+        after[name] = durable[name].default
+    for splice in spliced:
         name = splice.field
-        if name not in lists:
+        if name not in durable or not durable[name].is_list:
             raise ValueError(f"unknown list {name}")
-        kept = getattr(known, name)[splice.dropped : splice.dropped + splice.kept]
-        after[name] = (*kept, *getattr(changes, name))
-    return after
+        old = getattr(known, name)
+        kept, end = old[splice.dropped :][: splice.kept], old[len(old) - splice.tail :]
+        after[name] = (*kept, *values.get(name, ()), *end)
+    return replace(known, **after)

@@ -1,106 +1,65 @@
 """What a coordinator remembers of a job and of a node when it starts again.
 
-The rest is volatile: agents report it again with their Hello, or it is only a wait that begins
-again. It is not journalled, so a Ready, a Started, a heartbeat and an exit after a stop cost no
-record.
+The rest is volatile, as the structs say: see `model.volatile`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from operator import attrgetter
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields, replace
 
-from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node, NodeState
-from rallypoint.server.core.model.round import Assignment, Reached, Round
+from rallypoint.server.core.model.round import Round
+from rallypoint.server.core.model.volatile import volatile_fields
+
+
+def default_of(info: FieldInfo) -> Any:
+    """Return the default of a field; NODEFAULT when it has none."""
+    if info.default_factory is not NODEFAULT:
+        return info.default_factory()
+    return info.default
+
+
+@cache
+def _forgotten(kind: Any) -> dict[str, Any]:
+    """Return the defaults of the volatile fields of a struct, by name."""
+    volatile = volatile_fields(kind)
+    return {info.name: default_of(info) for info in fields(kind) if info.name in volatile}
 
 
 def durable_job(job: Job) -> Job:
     """Return the job with its volatile facts at their defaults."""
-    round = job.round
-    return replace(
-        job,
-        first_ready_ms=None,
-        last_arrival_ms=0,
-        first_newcomer_ms=None,
-        breaks=NetworkSuspicion(),
-        round=None if round is None else _durable_round(round),
-    )
+    round = None if job.round is None else durable_round(job.round)
+    return replace(job, **_forgotten(Job), round=round)
 
 
-def _durable_round(round: Round) -> Round:
-    return replace(
-        round,
-        notices_sent=(),
-        unlisted_departures=0,
-        step=0,
-        step_ms=None,
-        step_gap_ms=None,
-        reached_at=(),
-        last_exit_ms=None,
-        imported=Reached(),
-        process_group=Reached(),
-    )
-
-
-class NodeFacts(NamedTuple):
-    """The durable facts of a node that may change."""
-
-    state: NodeState
-    """SUCCEEDED while it is a member, BLOCKED, or UNREADY for any other."""
-    member: bool
-    last_round: int
-    set_aside: bool
-    blocked_round: int
-    drain: Drain | None
-    missed_ms: int | None
-
-
-def facts_of(node: Node) -> NodeFacts:
-    """Return the durable facts of a node that may change."""
-    state = node.state
-    if state is not NodeState.BLOCKED and not (state is NodeState.SUCCEEDED and node.member):
-        state = NodeState.UNREADY
-    return NodeFacts(
-        state,
-        node.member,
-        node.last_round,
-        node.set_aside,
-        node.blocked_round,
-        node.drain,
-        node.missed_ms,
-    )
-
-
-def with_facts(node: Node, facts: NodeFacts, place: Assignment | None) -> Node:
-    """Return a durable node with other facts; `place` is that of a member."""
-    return replace(
-        node,
-        state=facts.state,
-        member=facts.member,
-        assignment=place if facts.member else None,
-        last_round=facts.last_round,
-        set_aside=facts.set_aside,
-        blocked_round=facts.blocked_round,
-        drain=facts.drain,
-        missed_ms=facts.missed_ms,
-    )
+def durable_round(round: Round) -> Round:
+    """Return the round with its volatile facts at their defaults."""
+    return replace(round, **_forgotten(Round))
 
 
 def durable_node(node: Node) -> Node:
     """Return the node with its volatile facts at their defaults."""
-    bare = Node(node.identity, node.name, node.arrival, connection=0, is_newcomer=node.is_newcomer)
-    return with_facts(bare, facts_of(node), node.assignment)
+    return replace(node, **_forgotten(Node), state=_durable_state(node))
 
 
-def has_same_identity(one: Node, other: Node) -> bool:
-    """Return whether two nodes of one session differ only in facts that may change."""
-    return (
-        (one.identity is other.identity or one.identity == other.identity)
-        and one.name == other.name
-        and one.arrival == other.arrival
-        and one.is_newcomer == other.is_newcomer
-    )
+def _durable_state(node: Node) -> NodeState:
+    """Return SUCCEEDED while it is a member, BLOCKED, or UNREADY for any other."""
+    state = node.state
+    if state is NodeState.BLOCKED or (state is NodeState.SUCCEEDED and node.member):
+        return state
+    return NodeState.UNREADY
+
+
+def is_durably_equal(one: Node, other: Node) -> bool:
+    """Return whether the durable facts of two nodes are the same."""
+    is_same: bool = _FACTS(one) == _FACTS(other)
+    return is_same and _durable_state(one) is _durable_state(other)
+
+
+_FACTS = attrgetter(*sorted(set(Node.__struct_fields__) - volatile_fields(Node) - {"state"}))

@@ -1,49 +1,36 @@
-"""The notes of a turn: the durable facts that its steps have changed and that no record says.
+"""The notes of a turn: what its steps have changed of the durable facts of jobs and nodes.
 
-For every job and node that a turn has changed, the value before the turn, with what the turn's
-records mean for it, is compared with the value after it. So a replay of records and notes gives the
-state, whatever the steps did: a thousand failures in one turn are one note.
+The value of each before the turn is compared with the one after it. So a replay gives the state,
+whatever the steps did, and a thousand failures in one turn are one note. What workers share, keys
+and barriers, and events have other records, which the steps make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import (
     JobForgotten,
     JobNoted,
     NodeJoined,
     NodeNoted,
     NodeRemoved,
-    NodeSucceeded,
-    RoundSealed,
-    RoundSettled,
-    RunClosed,
-    RunOpened,
 )
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.reads.changes import Inexpressible, find_changes
-from rallypoint.server.core.reads.durable import (
-    NodeFacts,
-    durable_job,
-    durable_node,
-    facts_of,
-    has_same_identity,
-)
-from rallypoint.server.core.reads.job_records import JobRecord, apply_job_record, open_from
-from rallypoint.server.core.reads.node_records import (
-    NodeRecord,
+from rallypoint.server.core.reads.changes import (
     Places,
-    after_success,
-    apply_node_record,
+    begins_round,
+    find_job_changes,
+    find_node_changes,
+    in_round,
     places_of,
+    with_arrival,
 )
+from rallypoint.server.core.reads.durable import durable_job, durable_node, is_durably_equal
 from rallypoint.server.core.reads.replay import JobSnapshot, JournalRecord
 from rallypoint.server.core.state.state import Delta, State
 
@@ -72,22 +59,8 @@ class Before(Struct):
                 self.nodes.setdefault(session, node)
 
 
-class _Decided(Struct):
-    """The records of a turn about one job."""
-
-    of_job: list[RunOpened | JobForgotten | JobRecord] = field(default_factory=list)
-    of_nodes: list[tuple[NodeRecord, Places]] = field(default_factory=list)
-    """Those that may concern every node."""
-    succeeded: dict[SessionId, int] = field(default_factory=dict)
-    """Nodes that have succeeded: how many of `of_nodes` came before."""
-    is_forgotten: bool = False
-    """A record has forgotten the job; its nodes are forgotten with it."""
-    next_arrival: int = 0
-    """After the nodes that have joined."""
-
-
 def note_changes(
-    before: Before, records: Sequence[JournalRecord], state: State
+    before: Before, records: Iterable[JournalRecord], state: State
 ) -> list[JournalRecord]:
     """Return the notes of a turn, which follow its records.
 
@@ -96,21 +69,63 @@ def note_changes(
         records: of the turn, in order.
         state: after the turn.
     """
-    if not before.jobs and not before.nodes:
-        return []
-    decided = _group(records)
+    forgotten = {record.job_id for record in records if isinstance(record, JobForgotten)}
+    jobs = {job_id: None if job_id in forgotten else job for job_id, job in before.jobs.items()}
+    moves = _find_moves(jobs, state)
     notes: list[JournalRecord] = []
+    arrivals: dict[JobId, int] = {}
     for session, was in before.nodes.items():
         now = state.nodes.get(session)
-        if was is not now:
-            note = _note_node(was, now, decided)
+        if was is not None and was.job_id in forgotten:
+            was = None
+        if was is None and now is not None:
+            notes.append(NodeJoined(durable_node(now)))
+            arrivals[now.job_id] = max(now.arrival, arrivals.get(now.job_id, 0))
+        elif was is not None and now is None:
+            notes.append(NodeRemoved(was.job_id, session))
+        elif was is not None and now is not None and was is not now:
+            note = _note_node(was, now, moves.get(now.job_id))
             notes += [] if note is None else [note]
-    for job_id, was_job in before.jobs.items():
-        now_job = state.jobs.get(job_id)
-        if now_job is not None and now_job is not was_job:
-            note_of_job = _note_job(was_job, now_job, decided.get(job_id) or _Decided())
-            notes += [] if note_of_job is None else [note_of_job]
-    return notes
+    return [*_note_jobs(jobs, arrivals, state), *notes]
+
+
+_Move = tuple[int, Places]
+"""Number of the round that has begun, 0 when there is none, and the places of its members."""
+
+
+def _find_moves(jobs: Mapping[JobId, Job | None], state: State) -> dict[JobId, _Move]:
+    """Return the jobs that have another round than before, or none."""
+    moves: dict[JobId, _Move] = {}
+    for job_id, was in jobs.items():
+        now = state.jobs.get(job_id)
+        if was is not None and now is not None and begins_round(was, now):
+            moves[job_id] = 0 if now.round is None else now.round.header.number, places_of(now)
+    return moves
+
+
+def _note_node(was: Node, now: Node, move: _Move | None) -> NodeNoted | None:
+    if move is None:
+        if is_durably_equal(was, now):
+            return None
+        return find_node_changes(durable_node(was), durable_node(now))
+    return find_node_changes(in_round(durable_node(was), *move), durable_node(now))
+
+
+def _note_jobs(
+    jobs: Mapping[JobId, Job | None], arrivals: Mapping[JobId, int], state: State
+) -> Iterator[JobNoted | JobSnapshot]:
+    for job_id, was in jobs.items():
+        now = state.jobs.get(job_id)
+        if now is None or now is was:
+            continue
+        if was is None:
+            yield JobSnapshot(durable_job(now))
+            continue
+        if job_id in arrivals:
+            was = with_arrival(was, arrivals[job_id])
+        changes = find_job_changes(was, now)
+        if changes is not None:
+            yield JobNoted(job_id, changes)
 
 
 def note_whole(before: Before, state: State) -> list[JournalRecord]:
@@ -129,77 +144,3 @@ def note_whole(before: Before, state: State) -> list[JournalRecord]:
         elif was is not None:
             notes.append(NodeRemoved(was.job_id, session))
     return notes
-
-
-def _group(records: Iterable[JournalRecord]) -> dict[JobId, _Decided]:
-    decided: dict[JobId, _Decided] = {}
-    for record in records:
-        if isinstance(record, RunOpened | JobForgotten | JobRecord | NodeSucceeded):
-            of_job = decided.setdefault(record.job_id, _Decided())
-            if isinstance(record, NodeSucceeded):
-                of_job.succeeded[record.session] = len(of_job.of_nodes)
-                continue
-            of_job.of_job.append(record)
-            if isinstance(record, RoundSealed | RoundSettled | RunClosed):
-                of_job.of_nodes.append((record, places_of(record)))
-            if isinstance(record, JobForgotten):
-                of_job.is_forgotten = True
-    return decided
-
-
-def _note_node(
-    was: Node | None, now: Node | None, decided: dict[JobId, _Decided]
-) -> NodeJoined | NodeRemoved | NodeNoted | None:
-    known = now or was
-    assert known is not None
-    of_job = decided.get(known.job_id)
-    if of_job is not None and of_job.is_forgotten:
-        was = None
-    if now is None:
-        return None if was is None else NodeRemoved(was.job_id, was.session)
-    if was is None or not has_same_identity(was, now):
-        of_job = decided.setdefault(now.job_id, _Decided())
-        of_job.next_arrival = max(of_job.next_arrival, now.arrival + 1)
-        return NodeJoined(durable_node(now))
-    expected, facts = facts_of(was), facts_of(now)
-    if of_job is not None:
-        expected = _expect(expected, was, of_job)
-    if expected == facts:
-        return None
-    return NodeNoted(now.job_id, now.session, **facts._asdict())
-
-
-def _expect(facts: NodeFacts, node: Node, decided: _Decided) -> NodeFacts:
-    """Return the facts of a node as the turn's records leave them."""
-    succeeded_at = decided.succeeded.get(node.session)
-    for at, (record, places) in enumerate(decided.of_nodes):
-        if at == succeeded_at:
-            facts = after_success(facts)
-        facts = apply_node_record(facts, node.name, record, places)
-    return after_success(facts) if succeeded_at == len(decided.of_nodes) else facts
-
-
-def _note_job(was: Job | None, now: Job, decided: _Decided) -> JobNoted | JobSnapshot | None:
-    try:
-        expected = _apply_all(was, decided)
-        changes = None if expected is None else find_changes(expected, now)
-    except (Inexpressible, BrokenInvariant):
-        expected = changes = None
-    if expected is None:
-        return JobSnapshot(durable_job(now))
-    return None if changes is None else JobNoted(now.job_id, changes)
-
-
-def _apply_all(was: Job | None, decided: _Decided) -> Job | None:
-    """Return the job as the turn's records leave it."""
-    expected = was
-    for record in decided.of_job:
-        if isinstance(record, RunOpened):
-            expected = open_from(expected, record)
-        elif isinstance(record, JobForgotten):
-            expected = None
-        elif expected is not None:
-            expected = apply_job_record(expected, record)
-    if expected is None or expected.next_arrival >= decided.next_arrival:
-        return expected
-    return replace(expected, next_arrival=decided.next_arrival)

@@ -1,6 +1,6 @@
 """A coordinator's memory: the result of the journal's records, applied in order.
 
-`durable` says which facts of jobs and nodes it has. A coordinator that starts again gets its state
+Of jobs and nodes it has what is not volatile. A coordinator that starts again gets its state
 from it; see `restore`. `snapshot` keeps the journal small.
 
 A record that does not fit its job is a bug of ours. The job is noted as broken, and only this job
@@ -31,9 +31,7 @@ from rallypoint.server.core.messages.records import (
     NodeJoined,
     NodeNoted,
     NodeRemoved,
-    NodeSucceeded,
     Record,
-    RunOpened,
 )
 from rallypoint.server.core.model.barrier import (
     Arrival,
@@ -46,21 +44,15 @@ from rallypoint.server.core.model.barrier import (
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.reads.changes import apply_changes
-from rallypoint.server.core.reads.durable import (
-    NodeFacts,
-    durable_job,
-    durable_node,
-    facts_of,
-    with_facts,
-)
-from rallypoint.server.core.reads.job_records import JobRecord, apply_job_record, open_from
-from rallypoint.server.core.reads.node_records import (
-    NodeRecord,
-    after_success,
-    apply_node_record,
+from rallypoint.server.core.reads.changes import (
+    begins_round,
+    in_round,
     places_of,
+    with_arrival,
+    with_job_changes,
+    with_node_changes,
 )
+from rallypoint.server.core.reads.durable import durable_job, durable_node
 from rallypoint.server.core.reads.parts import EVENTS_PER_PART, cut
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone
@@ -237,9 +229,9 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, JobForgotten):
         _forget_job(memory, record)
     elif isinstance(record, JobSnapshot):
-        memory.jobs[record.job.job_id] = record.job
+        _put_job(memory, record.job)
     else:
-        _apply_job(memory, record)
+        _change_job(memory, record)
 
 
 def _raise_epoch(memory: Memory, record: EpochRaised) -> None:
@@ -264,49 +256,35 @@ def miss_nodes(memory: Memory, at_ms: int) -> None:
                 of_job[session] = replace(node, missed_ms=at_ms)
 
 
-def _apply_job(memory: Memory, record: RunOpened | JobNoted | JobRecord | NodeSucceeded) -> None:
-    job_id = record.job_id
-    if isinstance(record, RunOpened):
-        memory.gone.pop(job_id, None)
-        memory.jobs[job_id] = open_from(memory.jobs.get(job_id), record)
-    elif isinstance(record, JobNoted):
-        memory.jobs[job_id] = apply_changes(memory.jobs[job_id], record.changes)
-    elif isinstance(record, NodeSucceeded):
-        node = memory.nodes.get(job_id, {}).get(record.session)
-        if node is not None:  # else it has joined in this turn, and a note follows
-            facts = after_success(facts_of(node))
-            memory.nodes[job_id][record.session] = with_facts(node, facts, node.assignment)
-    else:
-        memory.jobs[job_id] = apply_job_record(memory.jobs[job_id], record)
-    if isinstance(record, NodeRecord):
-        _change_members(memory.nodes.get(job_id, {}), record)
+def _put_job(memory: Memory, job: Job) -> None:
+    memory.gone.pop(job.job_id, None)
+    memory.jobs[job.job_id] = job
 
 
-def _change_members(nodes: dict[SessionId, Node], record: NodeRecord) -> None:
-    places = places_of(record)
+def _change_job(memory: Memory, record: JobNoted) -> None:
+    was = memory.jobs[record.job_id]
+    job = memory.jobs[record.job_id] = with_job_changes(was, record.changes)
+    if not begins_round(was, job):
+        return
+    number, places = 0 if job.round is None else job.round.header.number, places_of(job)
+    nodes = memory.nodes.get(record.job_id, {})
     for session, node in nodes.items():
-        known = facts_of(node)
-        facts = apply_node_record(known, node.name, record, places)
-        if facts != known:
-            nodes[session] = with_facts(node, facts, places.get(node.name, node.assignment))
+        nodes[session] = in_round(node, number, places)
 
 
 def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) -> None:
     match record:
         case NodeJoined(node=node):
             memory.nodes.setdefault(node.job_id, {})[node.session] = node
-            job = memory.jobs[node.job_id]
-            if job.next_arrival <= node.arrival:
-                memory.jobs[node.job_id] = replace(job, next_arrival=node.arrival + 1)
+            memory.jobs[node.job_id] = with_arrival(memory.jobs[node.job_id], node.arrival)
         case NodeRemoved(job_id=job_id, session=session):
             of_job = memory.nodes.get(job_id, {})
             of_job.pop(session, None)
             if not of_job:
                 memory.nodes.pop(job_id, None)
         case NodeNoted(job_id=job_id, session=session):
-            node = memory.nodes[job_id][session]
-            facts = NodeFacts(*(getattr(record, name) for name in NodeFacts._fields))
-            memory.nodes[job_id][session] = with_facts(node, facts, node.assignment)
+            nodes = memory.nodes[job_id]
+            nodes[session] = with_node_changes(nodes[session], record)
 
 
 def _forget_job(memory: Memory, record: JobForgotten) -> None:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Notify
-from rallypoint.server.core.messages.records import DrainRequested, DrainRequestEnded
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.desired import Drain
 from rallypoint.server.core.model.ids import NodeName
@@ -38,7 +37,6 @@ def request_drain(draft: Draft, job: Job, operation: inputs.DrainNode) -> Refusa
     job = draft.require_job(job_id)
     request = DrainRequest(node.name, node.session, drain)
     draft.put_job(replace(job, drain_requests=with_request(job.drain_requests, request)))
-    draft.records.append(DrainRequested(job_id, request))
     return None
 
 
@@ -154,7 +152,6 @@ def end_drain_request(draft: Draft, node: Node) -> None:
     left = without_request(job.drain_requests, node.name)
     if left != job.drain_requests:
         draft.put_job(replace(job, drain_requests=left))
-        draft.records.append(DrainRequestEnded(job.job_id, node.name))
 
 
 def with_request(

@@ -10,10 +10,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
-from rallypoint.server.core.messages.records import (
-    RoundSealed,
-    RoundStopped,
-)
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import NodeState
@@ -204,7 +200,6 @@ def begin_round(draft: Draft, job: Job, round: Round) -> None:
         )
     )
     draft.touch_all(job_id)
-    draft.records.append(RoundSealed(job_id, round.header, round.members))
     draft.set_deadline(DeadlineKind.FORMING, job_id, None)
     draft.set_deadline(DeadlineKind.START, job_id, now_ms + draft.state.timing.start_due_ms)
 
@@ -351,7 +346,6 @@ def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
     draft.set_deadline(DeadlineKind.CULPRIT, job_id, None)
     due_ms = now_ms + job.spec.shutdown_timeout_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
-    draft.records.append(RoundStopped(job_id, round.header.number, reason, note))
     why = describe_request(reason.value, note) if verdict is None else verdict.text
     also = (("reason", reason.value),)
     draft.emit(job_id, "round_stopped", also, round=round.header.number, why=why)

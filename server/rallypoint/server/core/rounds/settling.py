@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.records import (
-    RoundSettled,
-    RunClosed,
-)
 from rallypoint.server.core.model.job import HISTORY_MAX, RUNS_MAX, Job, RunSummary
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import (
@@ -44,16 +40,6 @@ def settle(draft: Draft, job: Job) -> None:
         counts=judgement.counts,
         backoff_until_ms=now_ms + judgement.backoff_ms,
         next_reason=judgement.reason,
-    )
-    draft.records.append(
-        RoundSettled(
-            job_id=job.job_id,
-            round=round.header.number,
-            reason=judgement.reason,
-            consequence=judgement.consequence,
-            counts=job.counts,
-            backoff_until_ms=job.backoff_until_ms,
-        )
     )
     draft.set_deadline(DeadlineKind.STOP, job.job_id, None)
     draft.put_job(job)
@@ -227,7 +213,6 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
     ):
         draft.set_deadline(kind, job_id, None)
     draft.set_deadline(DeadlineKind.FORGET, job_id, now_ms + REMEMBERED_MS)
-    draft.records.append(RunClosed(job_id, job.run, outcome, verdict))
     failed = None if outcome is Outcome.SUCCEEDED else verdict
     also = () if failed is None else (("cause", failed.cause.value),)
     why = "" if failed is None else failed.text

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.records import run_opened
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import HeldRound, Node, NodeState
@@ -75,7 +74,6 @@ def _adopt_counts(draft: Draft, job: Job, header: RoundHeader) -> Job:
     counts = replace(job.counts, restart_count=restarts)
     job = replace(job, counts=counts, round_number=header.number, since_epoch=draft.epoch)
     draft.put_job(job)
-    draft.records.append(run_opened(job))
     return job
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages.effects import JobChanged
-from rallypoint.server.core.messages.records import JobForgotten, run_opened
+from rallypoint.server.core.messages.records import JobForgotten
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.phase import Phase
@@ -54,7 +54,6 @@ def open_run(
         unknown_past_until_ms=unknown_past_until_ms,
         spec_revision=draft.next_revision,
     )
-    draft.records.append(run_opened(opened))
     draft.put_job(opened)
     draft.set_deadline(DeadlineKind.FORGET, job_id, None)
     draft.emit(job_id, "run_opened", run=opened.run)

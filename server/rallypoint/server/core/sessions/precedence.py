@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from rallypoint.base.addresses import is_loopback
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Refuse, Welcome
-from rallypoint.server.core.messages.records import run_opened
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.node import Identity, Node
@@ -103,4 +102,3 @@ def _take_spec(draft: Draft, hello: inputs.Hello) -> None:
         unknown_past_until_ms=fence_ms + SLACK_MS if fence_ms else 0,
     )
     draft.put_job(job)
-    draft.records.append(run_opened(job))

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, Refuse
-from rallypoint.server.core.messages.records import NodeSucceeded
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from rallypoint.server.core.model.node import HeldRound, Node, NodeState
@@ -252,7 +251,6 @@ def mark_succeeded(draft: Draft, node: Node) -> None:
             # The success was already under way when the drain began.
             round = without_drain_of(draft, round, node)
         draft.put_job(replace(job, round=round))
-    draft.records.append(NodeSucceeded(job.job_id, node.last_round, node.name, node.session))
 
 
 def mark_start_failed(draft: Draft, node: Node, text: str, *, is_permanent: bool = False) -> None:

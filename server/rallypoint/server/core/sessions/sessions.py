@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Disconnect, Refuse, Welcome
-from rallypoint.server.core.messages.records import EpochRaised, run_opened
+from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
@@ -148,7 +148,6 @@ def _begin_created(draft: Draft, job: Job, hello: inputs.Hello) -> Job:
     job = replace(job, forming_since_ms=draft.now_ms)
     if job.launch_id != hello.identity.launch_id:
         job = replace(job, launch_id=hello.identity.launch_id)
-        draft.records.append(run_opened(job))
     return job
 
 
@@ -182,7 +181,6 @@ def _create_node(draft: Draft, job: Job, hello: inputs.Hello) -> Node:
 def _continue_run(draft: Draft, job: Job, run: int) -> Job:
     """Return the job in the later run of an agent, and inform the other agents."""
     job = replace(job, run=run, since_epoch=draft.epoch)
-    draft.records.append(run_opened(job))
     for node in draft.nodes_of(job.job_id):
         # The others take part in this run too. The next coordinator learns that from them.
         draft.effects.append(Welcome(node.session, node.connection, node.name, job.run))

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import NodeHealthChanged
 from rallypoint.server.core.messages.refusals import Limit, Refusal, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job, NodeHealth
@@ -287,7 +286,6 @@ def _last_ms(health: NodeHealth) -> int:
 def _store(draft: Draft, job_id: JobId, health: NodeHealth) -> None:
     job = draft.require_job(job_id)
     draft.put_job(replace(job, health=with_health(job.health, health)))
-    draft.records.append(NodeHealthChanged(job_id, health))
     _set_eligibility(draft, job_id, health)
     end_quarantines(draft, job_id)  # the deadline may move past the end of a quarantine
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from msgspec import NODEFAULT
-from msgspec.structs import FieldInfo
 
 
 class BadShape(Exception):
@@ -22,7 +20,7 @@ class BadShape(Exception):
 @cache
 def hints_of(kind: Any) -> dict[str, Any]:
     """Return the types of the fields of a struct or a named tuple."""
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 def plain(hint: Any) -> Any:
@@ -30,6 +28,12 @@ def plain(hint: Any) -> Any:
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
     return hint
+
+
+def partial_of(hint: Any) -> Any:
+    """Return the struct of which a dict has some fields, by name; None for any other type."""
+    is_partial = get_origin(hint) is Annotated and get_origin(hint.__origin__) is dict
+    return hint.__metadata__[0] if is_partial else None
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
@@ -41,13 +45,6 @@ def without_none(hint: Any) -> tuple[Any, bool]:
     if len(rest) == 1 and len(rest) < len(get_args(hint)):
         return plain(rest[0]), True
     return hint, False
-
-
-def default_of(info: FieldInfo) -> Any:
-    """Return the default of a field; NODEFAULT when it has none."""
-    if info.default_factory is not NODEFAULT:
-        return info.default_factory()
-    return info.default
 
 
 def owner_of(field: FieldDescriptor) -> str:

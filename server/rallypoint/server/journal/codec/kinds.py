@@ -9,41 +9,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from rallypoint.journal.v1 import batch_pb2
-from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.fields import BadShape
 from rallypoint.server.journal.codec.shapes import Shape, Shapes
 
-LEFT_OUT: dict[type, frozenset[str]] = {
-    Job: frozenset({"first_ready_ms", "last_arrival_ms", "first_newcomer_ms", "breaks"}),
-    Round: frozenset(
-        {
-            *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
-            *("reached_at", "last_exit_ms", "imported", "process_group"),
-        }
-    ),
-    Node: frozenset(
-        {
-            "attached",
-            "port",
-            "hindrance",
-            "known_addresses",
-            "eligibility",
-            "acknowledged",
-            "pids",
-            "exits",
-            "broke_ms",
-            "is_heard",
-            "held",
-            "revision",
-            "desired",
-        }
-    ),
-}
-"""Facts that no journal keeps."""
-_SHAPES = Shapes(LEFT_OUT)
+_SHAPES = Shapes()
 
 
 class Kind:

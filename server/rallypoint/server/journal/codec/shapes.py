@@ -8,6 +8,7 @@ the same name. The rules:
 * A dict is repeated, each entry a message whose two parts are the key and the value. A tuple of
   fixed length is a message too. Such a message has a part for each element, in order; a part that
   is one of several types is a oneof.
+* Some fields of a struct, in a dict by name, are its message without the others.
 * A field whose default is not zero or empty has presence (`optional`). So a field that an earlier
   version did not write has its default, and a zero that was written stays a zero.
 
@@ -28,13 +29,15 @@ from google.protobuf.message import Message
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
+from rallypoint.server.core.model.volatile import volatile_fields
+from rallypoint.server.core.reads.durable import default_of
 from rallypoint.server.journal.codec.fields import (
     BadShape,
-    default_of,
     hints_of,
     match_fields,
     oneof_of,
     owner_of,
+    partial_of,
     places_of,
     plain,
     without_none,
@@ -73,9 +76,8 @@ class Part(NamedTuple):
 class Shapes:
     """Makes shapes; each type once."""
 
-    def __init__(self, left_out: Mapping[type, frozenset[str]]) -> None:
-        """Leave out, for each struct in `left_out`, fields that no message has."""
-        self._left_out = left_out
+    def __init__(self) -> None:
+        """Know none yet."""
         self._known: dict[tuple[Any, str], Shape] = {}
 
     def struct(self, kind: Any, descriptor: Descriptor) -> Shape:
@@ -97,20 +99,20 @@ class Shapes:
         return known
 
     def _make_struct(self, kind: type[Struct], descriptor: Descriptor) -> Shape:
-        hints = hints_of(kind)
-        left_out = self._left_out.get(kind, frozenset())
-        infos = fields(kind)
-        named = {info.name for info in infos}
-        match_fields(kind.__name__, named - left_out, descriptor)
-        if not left_out <= named:
-            raise BadShape(f"{kind.__name__} has no {sorted(left_out - named)}")
-        parts = [
+        left_out = volatile_fields(kind)
+        parts = self._parts(kind, descriptor)
+        return Shape(_struct_encoder(parts, left_out), _reader(kind, parts))
+
+    def _parts(self, kind: type[Struct], descriptor: Descriptor) -> list[Part]:
+        """Return a part for each field of a struct, in order."""
+        hints, left_out, infos = hints_of(kind), volatile_fields(kind), fields(kind)
+        match_fields(kind.__name__, {info.name for info in infos} - left_out, descriptor)
+        return [
             _absent(info)
             if info.name in left_out
             else self._field(info, hints[info.name], descriptor)
             for info in infos
         ]
-        return Shape(_struct_encoder(parts, left_out), _reader(kind, parts))
 
     def _make_named_tuple(self, kind: Any, descriptor: Descriptor) -> Shape:
         hints = hints_of(kind)
@@ -122,6 +124,8 @@ class Shapes:
 
     def _field(self, info: FieldInfo, hint: Any, descriptor: Descriptor) -> Part:
         field = descriptor.fields_by_name[info.name]
+        if (partial := partial_of(hint)) is not None:
+            return self._partial(partial, field)
         hint, may_be_none = without_none(hint)
         if field.is_repeated:
             return self._repeated(info, hint, field)
@@ -140,6 +144,26 @@ class Shapes:
         if not needs_presence:
             return part
         return part._replace(read=_read_or(part, default))
+
+    def _partial(self, kind: type[Struct], field: FieldDescriptor) -> Part:
+        """Return the part for some fields of a struct, by name: a message with only those."""
+        if field.message_type is None or field.message_type.name != kind.__name__:
+            raise BadShape(f"{field.full_name} is no {kind.__name__}")
+        parts = {part.name: part for part in self._parts(kind, field.message_type)}
+        get = attrgetter(field.name)
+
+        def encode(values: Mapping[str, Any]) -> dict[str, Any]:
+            made = dict(values)
+            for name, value in values.items():
+                if (convert := parts[name].encode) is not None:
+                    made[name] = convert(value)
+            return made
+
+        def read(message: Message) -> dict[str, Any]:
+            content = get(message)
+            return {one.name: parts[one.name].read(content) for one, _ in content.ListFields()}
+
+        return Part(field.name, encode, read)
 
     def _repeated(self, info: FieldInfo, hint: Any, field: FieldDescriptor) -> Part:
         """Return the part for a field whose value is a collection."""

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.base.private_files import find_replacer
 from rallypoint.server.core.reads.replay import JournalRecord
-from rallypoint.server.core.reads.weights import weight_of
 from rallypoint.server.journal.codec.batches import (
     Batch,
     decode_batch,
@@ -40,12 +39,19 @@ from rallypoint.server.journal.sqlite.witness import Mark
 
 log = get_logger()
 
-RECORD_BYTES = 200
-"""What a record takes without what workers put into it, about."""
 CLOSE_S = 5.0
 """How long each thread may take to finish when the journal is closed."""
 
 T = TypeVar("T")
+
+
+class _Replaced(NamedTuple):
+    """What a snapshot replaces."""
+
+    tip: Link
+    """The last batch."""
+    appended: tuple[int, int]
+    """Records and bytes that were appended before."""
 
 
 class SqliteJournal:
@@ -63,6 +69,8 @@ class SqliteJournal:
         """The last batch, once loaded."""
         self._length = 0
         self._size = 0
+        self._appended = 0, 0
+        """Records and bytes since the journal was loaded."""
         self._failure: JournalFailed | None = None
         """Why nothing can be stored any more."""
         self._is_closing = False
@@ -97,12 +105,12 @@ class SqliteJournal:
 
     @property
     def length(self) -> int:
-        """Number of records that `load` would return; a compaction that runs counts as done."""
+        """Number of records that `load` would return."""
         return self._length
 
     @property
     def size(self) -> int:
-        """Bytes that they take; of a snapshot, until the next start, an estimate."""
+        """Bytes that they take."""
         return self._size
 
     async def load(self) -> Loaded:
@@ -130,7 +138,7 @@ class SqliteJournal:
         Raises:
             JournalFailed: when an earlier batch or compaction could not be stored.
         """
-        base = await self._run(lambda: self._accept(records))
+        base = await self._run(self._accept)
         unix_ms = _read_wall_clock()
         self._compactor.submit(lambda: self._compact(records, base, now_ms, unix_ms))
 
@@ -196,6 +204,7 @@ class SqliteJournal:
             self._files.remember(link)
         self._look_for_file()
         self._tip = link
+        self._appended = self._appended[0] + len(records), self._appended[1] + len(payload)
         self._length += len(records)
         self._size += len(payload)
 
@@ -206,15 +215,13 @@ class SqliteJournal:
             then = "the next start forgets all jobs: let them end first; never delete these files"
             log.error("journal_gone", path=str(self.path), then=then)
 
-    def _accept(self, records: Sequence[JournalRecord]) -> Link:
-        """Return the last batch that a snapshot will replace."""
+    def _accept(self) -> _Replaced:
+        """Return what a snapshot will replace."""
         self._check()
-        self._length = len(records)
-        self._size = sum(map(weight_of, records)) + RECORD_BYTES * len(records)
-        return self._tip
+        return _Replaced(self._tip, self._appended)
 
     def _compact(
-        self, records: Sequence[JournalRecord], base: Link, now_ms: int, unix_ms: int
+        self, records: Sequence[JournalRecord], base: _Replaced, now_ms: int, unix_ms: int
     ) -> None:
         """Encode a snapshot and have it stored, part by part; runs in the compactor's thread."""
         try:
@@ -225,20 +232,23 @@ class SqliteJournal:
             log.error("snapshot_failed", incident=new_incident(), exc_info=error)
 
     def _store_snapshot(
-        self, records: Sequence[JournalRecord], base: Link, now_ms: int, unix_ms: int
+        self, records: Sequence[JournalRecord], base: _Replaced, now_ms: int, unix_ms: int
     ) -> None:
         connection, meta = self._files.connection, self._files.meta
-        snapshot, parts = meta.snapshot + 1, 0
-        digest = pages.begin_snapshot(meta, snapshot, base)
+        snapshot, parts, size = meta.snapshot + 1, 0, 0
+        digest = pages.begin_snapshot(meta, snapshot, base.tip)
         self._await_write(partial(pages.drop_unnamed, connection, meta))
         for payload in _encode(records, now_ms, unix_ms):
             if self._gives_up:
                 return  # the old records still count
             self._await_write(partial(pages.add_part, connection, snapshot, parts, payload))
-            digest, parts = extend(digest, payload), parts + 1
+            digest, parts, size = extend(digest, payload), parts + 1, size + len(payload)
 
         def name() -> None:
-            self._files.meta = pages.name_snapshot(connection, meta, base, parts, digest)
+            self._files.meta = pages.name_snapshot(connection, meta, base.tip, parts, digest)
+            before, bytes_before = base.appended
+            self._length = len(records) + self._appended[0] - before
+            self._size = size + self._appended[1] - bytes_before
             self._tidy()
 
         self._await_write(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.messages.records import JobNoted, RoundSealed
+from rallypoint.server.core.messages.records import JobNoted
 from rallypoint.server.core.model.round import Assignment, Member
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord, replay
@@ -29,12 +29,13 @@ def with_many_failures(record: JournalRecord) -> JournalRecord:
     """Let all ranks that there can be have failed."""
     if not isinstance(record, JobNoted) or record.changes.round is None:
         return record
+    values = record.changes.round.values
     groups = tuple(
-        replace(group, ranks=((0, ENDLESS),)) for group in record.changes.round.failure_groups
+        replace(group, ranks=((0, ENDLESS),)) for group in values.get("failure_groups", ())
     )
-    round = replace(
-        record.changes.round, failure_groups=groups, unlisted_ranks=((ENDLESS, 2 * ENDLESS),)
-    )
+    unlisted = ((ENDLESS, 2 * ENDLESS),)
+    changed = {**values, "failure_groups": groups, "unlisted_ranks": unlisted}
+    round = replace(record.changes.round, values=changed)
     return replace(record, changes=replace(record.changes, round=round))
 
 
@@ -52,11 +53,14 @@ def crowded(place: Assignment) -> Assignment:
 
 def with_a_crowd(record: JournalRecord) -> JournalRecord:
     """Give each node more workers than any can have."""
-    if not isinstance(record, RoundSealed):
+    round = record.changes.values.get("round") if isinstance(record, JobNoted) else None
+    if round is None:
         return record
-    members = tuple(Member(one.name, crowded(one.assignment)) for one in record.members)
-    header = replace(record.header, world_size=2 * ENDLESS)
-    return replace(record, members=members, header=header)
+    assert isinstance(record, JobNoted)
+    members = tuple(Member(one.name, crowded(one.assignment)) for one in round.members)
+    header = replace(round.header, world_size=2 * ENDLESS)
+    values = {**record.changes.values, "round": replace(round, members=members, header=header)}
+    return replace(record, changes=replace(record.changes, values=values))
 
 
 def test_node_with_workers_without_end() -> None:

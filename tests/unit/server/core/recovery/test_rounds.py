@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import RoundSealed, RoundSettled, RoundStopped
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -16,6 +15,7 @@ from rallypoint.server.core.model.verdict import GROUPS_MAX, Consequence, Verdic
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
 from support.core.coordinator import Bench, Death, Died
+from support.core.decisions import RoundSealed, RoundSettled, RoundStopped
 from support.core.fake_agents import FakeAgent, finished, worker_exit
 from support.core.health import SPEC, health
 from support.recovery.returns import come_back
@@ -226,12 +226,12 @@ def test_stop_is_settled_once(step: int, *, is_written: bool) -> None:
         come_back(a)
     bench.obey()
 
-    decided = [record for record in bench.records if isinstance(record, RoundSettled)]
+    decided = [record for record in bench.decisions if isinstance(record, RoundSettled)]
     assert [Consequence.RESTARTED] == [record.consequence for record in decided]
     assert [1, 2] == [header.number for header in bench.rounds()]
-    assert 1 == sum(isinstance(record, RoundStopped) for record in bench.records)
+    assert 1 == sum(isinstance(record, RoundStopped) for record in bench.decisions)
     assert (Phase.RUNNING, 1) == (bench.job().phase, bench.job().counts.restart_count)
-    kinds = [type(r) for r in bench.records if isinstance(r, RoundSealed | RoundSettled)]
+    kinds = [type(r) for r in bench.decisions if isinstance(r, RoundSealed | RoundSettled)]
     assert [RoundSealed, RoundSettled, RoundSealed] == kinds
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import DrainRequested, DrainRequestEnded
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.desired import (
     DesiredReleased,
@@ -17,6 +16,7 @@ from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from support.core.coordinator import Bench
+from support.core.decisions import DrainRequested, DrainRequestEnded
 from support.core.drains import DRAIN_MS, ask, go, notices, wanted
 from support.core.fake_agents import JOB
 from support.core.rounds import trio
@@ -31,11 +31,11 @@ def test_operator_asks_a_member() -> None:
     assert [("c", DRAIN_MS)] == notices(bench, a)
     assert [] == notices(bench, c)
     assert [None, ("maintenance", DRAIN_MS)] == [wanted(bench, agent) for agent in (b, c)]
-    assert any(isinstance(record, DrainRequested) for record in bench.records)
+    assert any(isinstance(record, DrainRequested) for record in bench.decisions)
 
     go(c)
     bench.obey()
-    assert any(isinstance(record, DrainRequestEnded) for record in bench.records)
+    assert any(isinstance(record, DrainRequestEnded) for record in bench.decisions)
     assert () == bench.job().drain_requests
     bench.check_journal()
 

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import RunOpened
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStandby, DesiredStop
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.node import HeldRound, NodeState
@@ -16,6 +15,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import VerdictCause
 from support.core.adoption import SPEC, WINDOW_MS, orphans
 from support.core.coordinator import EPOCH, Bench
+from support.core.decisions import RunOpened
 from support.core.fake_agents import FakeAgent, stop_reason, stopped_round
 
 
@@ -272,7 +272,7 @@ def test_later_run_outranks_an_earlier_one() -> None:
     bench.advance(WINDOW_MS)
 
     assert (5, Phase.RUNNING, 1) == (bench.job().run, bench.job().phase, bench.job().round_number)
-    assert RunOpened in {type(record) for record in bench.records}
+    assert RunOpened in {type(one) for one in bench.decisions}
 
 
 def test_epoch_is_raised_above_the_reported() -> None:

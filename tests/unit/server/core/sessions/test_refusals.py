@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from rallypoint.base.addresses import is_loopback
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, Refuse, Welcome
-from rallypoint.server.core.messages.records import RoundStopped
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import NodeState
@@ -21,6 +20,7 @@ from rallypoint.server.core.sessions.admission import HEARD_MS, compare_specs
 from rallypoint.server.core.step import Transition
 from rallypoint.server.rpc.errors import refusal_status
 from support.core.coordinator import EPOCH, Bench
+from support.core.decisions import RoundStopped
 from support.core.fake_agents import JOB, FakeAgent
 
 TRIO = JobSpec(min_nodes=3, max_nodes=3)
@@ -311,7 +311,7 @@ def test_repeated_report_is_acknowledged_again() -> None:
 
     assert (Acknowledge(a.session, latest),) == again.effects
     assert () == again.records
-    assert 1 == sum(isinstance(record, RoundStopped) for record in bench.records)
+    assert 1 == sum(isinstance(record, RoundStopped) for record in bench.decisions)
 
 
 def test_every_report_is_acknowledged() -> None:

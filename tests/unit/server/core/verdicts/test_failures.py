@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.records import RoundSettled
 from rallypoint.server.core.model.desired import DesiredStop
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -19,6 +18,7 @@ from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.step import step
 from rallypoint.server.core.verdicts.blame import describe_exit, error_text
 from support.core.coordinator import Bench, consequence
+from support.core.decisions import RoundSettled
 from support.core.fake_agents import finished, stop_reason, worker_exit
 from support.core.rounds import pair
 
@@ -27,7 +27,7 @@ PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=3)
 
 
 def settlements(bench: Bench) -> list[RoundSettled]:
-    return [record for record in bench.records if isinstance(record, RoundSettled)]
+    return [record for record in bench.decisions if isinstance(record, RoundSettled)]
 
 
 def test_failure_stops_all_nodes_at_once() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rallypoint.server.core.messages.records import EpochRaised, RunOpened
-from rallypoint.server.core.model.job import Counts
+from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.reads.replay import JobSnapshot, JournalRecord
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Put, prefix_end
 from rallypoint.server.journal.archive import places
@@ -378,7 +378,7 @@ async def test_etcd_that_does_not_answer_is_one_line() -> None:
 def test_job_in_a_wrong_shard_is_noticed() -> None:
     """Calls about it would never reach it."""
     (job_id, *_) = JOBS
-    opened = RunOpened(job_id, 1, 7, JobSpec(min_nodes=1, max_nodes=1), "", 0, Counts())
+    opened = JobSnapshot(Job(job_id, 1, JobSpec(min_nodes=1, max_nodes=1), 1, since_epoch=7))
     payload = encode_batch([EpochRaised(7), opened], 10, 10)
     right = shard_of(job_id, SHARDS)
     for shard in range(SHARDS):

@@ -53,7 +53,7 @@ ARRIVED = BarrierArrived(
     Participant(ParticipantKind.RANK, 0, ""),
     Arrival("r", 1, 1, b"password"),
 )
-HELD = JobNoted(A, JobChanges(round=RoundChanges(held_token="password")))
+HELD = JobNoted(A, JobChanges(round=RoundChanges({"held_token": "password"})))
 
 
 def shown(*found: JournalRecord, job_id: str = "") -> list[dict[str, Any]]:
