@@ -24,11 +24,10 @@ from rallypoint.server.rpc.refusals import AGAIN_MS, status_of
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.errors import pack_status
+from rallypoint.wire.mapping import numbers_of
 
-REASONS = {
-    kind: details_pb2.RefusalReason.Value(f"REFUSAL_REASON_{kind.name}") for kind in RefusalKind
-}
-"""The reason of each refusal of the core: both have the same name."""
+REASONS = numbers_of(RefusalKind, details_pb2.RefusalReason.DESCRIPTOR)
+"""The reason of each refusal of the core."""
 
 
 def to_status(error: BaseException) -> Status | None:

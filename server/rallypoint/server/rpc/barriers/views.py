@@ -29,17 +29,14 @@ from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import scope_pb2
 from rallypoint.wire.durations import to_duration
 from rallypoint.wire.errors import pack_status
+from rallypoint.wire.mapping import numbers_of
 
 LISTED_MAX = 1_024
 """Participants that a list of barriers names of each side."""
 TEXT_CHARS_MAX = 300
 """Characters of the reason, which may be a worker's own words; the status has them three times."""
 
-_REASONS = {
-    BreakReason.LOST: details_pb2.BARRIER_BREAK_REASON_LOST,
-    BreakReason.ROUND_STOPPED: details_pb2.BARRIER_BREAK_REASON_ROUND_STOPPED,
-    BreakReason.OVERDUE: details_pb2.BARRIER_BREAK_REASON_OVERDUE,
-}
+_REASONS = numbers_of(BreakReason, details_pb2.BarrierBreakReason.DESCRIPTOR)
 
 
 def participants_message(participants: Iterable[Participant]) -> barrier_pb2.Participants:
