@@ -14,9 +14,17 @@ from structlog.testing import capture_logs
 from rallypoint.server import coordinator, stepper
 from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core import step as core
+from rallypoint.server.core.containment import evict
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.errors import BrokenInvariant
+from rallypoint.server.core.messages.records import EventsLogged, JobForgotten
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.barrier import (
+    BarrierKey,
+    Expected,
+    Participant,
+    ParticipantKind,
+)
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -199,6 +207,47 @@ async def test_job_that_cannot_even_end_is_removed(
         assert bad.outbox.end is not None
         assert bad.identity.session not in shell.state.nodes
         await check_others(shell, good)
+
+
+async def test_barrier_of_a_removed_job_breaks(
+    monkeypatch: pytest.MonkeyPatch, lines: list[Any]
+) -> None:
+    """Workers that wait there learn it, also when the request of one has struck."""
+    claim = inputs.Claim(BAD, 1, 1, "t", is_signed=True)
+    key = BarrierKey(BAD, 1, 0, "b")
+
+    def arrive(name: str) -> inputs.Arrive:
+        who = Participant(ParticipantKind.NAME, 0, name)
+        return inputs.Arrive(claim, key, who, Expected(3), 60_000, name)
+
+    async with running_shell() as shell:
+        good, _ = await shell.join(GOOD, 1), await shell.join(BAD, 2)
+        await shell.coordinator.submit(arrive("a"))
+        await shell.settle()
+        assert key in shell.state.barriers[BAD]
+        plant(monkeypatch, core, "receive_arrival", lambda draft, one: one.job_id == BAD)
+        plant(monkeypatch, core, "advance", lambda draft, job_id: job_id == BAD)
+        await shell.coordinator.submit(arrive("b"))
+        await shell.settle()
+        check_ended(shell)
+
+        assert 2 == len(incidents(lines))
+        assert BAD not in shell.state.barriers
+        assert not [one for one in shell.state.arrivals if one.job_id == BAD]
+        await check_others(shell, good)
+
+
+async def test_job_that_has_vanished_is_logged_as_deleted() -> None:
+    """Once: readers of events learn that nothing follows."""
+    async with running_shell() as shell:
+        await shell.join(BAD, 2)
+        del shell.state.jobs[BAD]
+        first = evict(shell.state, BAD, (), 1_000, "lost")
+        again = evict(shell.state, BAD, (), 1_000, "lost")
+        shell.state.holding.jobs = len(shell.state.jobs)
+
+    assert [JobForgotten, EventsLogged] == [type(record) for record in first.records]
+    assert [JobForgotten] == [type(record) for record in again.records]
 
 
 @pytest.mark.parametrize("name", ["_expire_session", "_expire_job", "end_quarantines"])
