@@ -14,7 +14,6 @@ from rallypoint.client import errors
 from rallypoint.client.values import BreakReason, Participants
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import Details, unpack_details
 
 NOT_COUNTED = frozenset({"NOT_READY", "NO_OWNER"})
@@ -79,12 +78,8 @@ class Failure(Struct, frozen=True):
     @property
     def retry_s(self) -> float | None:
         """Return when the coordinator wants the next attempt; None: it did not say."""
-        if self.details.retry_ms is not None:
-            return self.details.retry_ms / 1000
-        own = self.details.own
-        if isinstance(own, details_pb2.LimitReached) and own.HasField("retry_after"):
-            return to_ms(own.retry_after) / 1000
-        return None
+        retry_ms = self.details.retry_ms
+        return None if retry_ms is None else retry_ms / 1000
 
 
 def read_failure(error: Any) -> Failure:

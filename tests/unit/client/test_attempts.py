@@ -25,7 +25,7 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
-from rallypoint.wire.durations import to_duration, to_ms
+from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import Details
 
 BROKEN = Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
@@ -55,9 +55,9 @@ def backoff(clock: Clock, limit_s: float = 30.0) -> Backoff:
 
 def limit_reached(retry_s: float | None) -> Failure:
     own = details_pb2.LimitReached(limit="watchers", value=4)
-    if retry_s is not None:
-        own.retry_after.CopyFrom(to_duration(round(retry_s * 1000)))
-    return Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", Details(own, "LIMIT_REACHED"))
+    retry_ms = None if retry_s is None else round(retry_s * 1000)
+    details = Details(own, "LIMIT_REACHED", retry_ms=retry_ms)
+    return Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", details)
 
 
 def test_pauses_double_up_to_a_bound() -> None:
@@ -103,7 +103,7 @@ def test_deadline_of_the_call_is_final() -> None:
 
 
 def test_coordinator_says_when_to_try_again() -> None:
-    """RetryInfo and LimitReached.retry_after; the pause is never shorter."""
+    """The pause is never shorter."""
     waits = backoff(Clock())
     retry = Failure(grpc.StatusCode.UNAVAILABLE, "", Details(retry_ms=3_000))
 

@@ -129,15 +129,13 @@ def read_ending(
     retry_s, is_undecided, is_run_ending = 0.0, False, False
     if metadata:
         # Imported here: most agents never see a refusal.
-        from rallypoint.wire.durations import to_ms
         from rallypoint.wire.errors import unpack_details
 
         details = unpack_details(tuple(metadata))
         detail, retry_ms = details.own, details.retry_ms
         exit_code = _FINAL.get(type(detail)) if detail is not None else None
-        if isinstance(detail, details_pb2.LimitReached) and detail.HasField("retry_after"):
+        if isinstance(detail, details_pb2.LimitReached) and retry_ms is not None:
             exit_code = None
-            retry_ms = to_ms(detail.retry_after)  # coordinators of earlier releases say only this
         if details.reason in DENIALS:
             return Denied(EXIT_DENIED, f"the coordinator refused: {text}")
         is_undecided = details.reason == "STORE_UNAVAILABLE"
