@@ -30,7 +30,7 @@ from rallypoint.agent.workers.environ import (
     worker_command,
     worker_environment,
 )
-from rallypoint.agent.workers.marks.pipe import MarkPipe
+from rallypoint.agent.workers.marks import MarkPipe
 from rallypoint.agent.workers.notices import notice_file
 from rallypoint.agent.workers.own_folder import OwnFolder
 from rallypoint.base.file_thread import FileThread, Pending

@@ -36,7 +36,7 @@ from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
 from rallypoint.agent.workers.helper_watch import HelperWatch
 from rallypoint.agent.workers.launching import Launcher
-from rallypoint.agent.workers.marks.pipe import MarkPipe
+from rallypoint.agent.workers.marks import MarkPipe
 from rallypoint.agent.workers.notices import NoticeWriter
 from rallypoint.agent.workers.own_folder import Folders, OwnFolder
 from rallypoint.agent.workers.signals.delivery import Delivery

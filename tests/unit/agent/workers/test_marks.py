@@ -15,8 +15,8 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Milestone
 from rallypoint.agent.core.inputs import MilestoneReached
 from rallypoint.agent.machine.fifo import FifoLines
-from rallypoint.agent.workers.marks import pipe
-from rallypoint.agent.workers.marks.pipe import LINE_BYTES_MAX, MarkPipe, parse_mark
+from rallypoint.agent.workers import marks
+from rallypoint.agent.workers.marks import LINE_BYTES_MAX, MarkPipe, parse_mark
 from support.core.orders import run_order
 
 IMPORTED = Milestone.IMPORTED
@@ -123,7 +123,7 @@ async def test_worker_that_writes_without_end_is_read_with_pauses(
         return found
 
     monkeypatch.setattr(FifoLines, "read", read)
-    monkeypatch.setattr(pipe, "PAUSE_S", 10 * LIMIT_S)
+    monkeypatch.setattr(marks, "PAUSE_S", 10 * LIMIT_S)
     node.write(b"garbage\n" * 7_000 + b"\n1 1 imported 5\n")
     node.pipe.begin(order())
     async with asyncio.timeout(LIMIT_S):
@@ -131,7 +131,7 @@ async def test_worker_that_writes_without_end_is_read_with_pauses(
     for _ in range(10):
         await asyncio.sleep(0)
 
-    assert [pipe.READ_BYTES // 8] == reads
+    assert [marks.READ_BYTES // 8] == reads
     monkeypatch.undo()
     node.pipe._listen()  # the pause is over
     assert [MilestoneReached(1, 1, IMPORTED, 5)] == await node.wait(1)

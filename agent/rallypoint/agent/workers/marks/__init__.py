@@ -1,1 +1,0 @@
-"""What workers tell their agent of their way to the first step."""
