@@ -16,7 +16,6 @@ from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
 from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.hosting.idle import UntilIdle, await_idle
 from rallypoint.server.hosting.leaving import leave
 from rallypoint.server.hosting.protecting import (
@@ -28,6 +27,7 @@ from rallypoint.server.hosting.protecting import (
 from rallypoint.server.hosting.shard import (
     Shard,
     ShardSettings,
+    Sharing,
     add_services,
     open_shard,
     share,
@@ -76,18 +76,6 @@ class Settings(Struct, frozen=True):
     """How it ends by itself; None: it does not."""
     protection: ProtectionSettings = ProtectionSettings()
     """TLS, and who may call; by default neither."""
-
-
-class Sharing(Struct, frozen=True):
-    """How a coordinator shares a store in etcd with others."""
-
-    store: EtcdAddress
-    """Where the store is."""
-    advertise: str
-    """`host` or `host:port` where agents and other coordinators reach this one. Without a port: the
-    port it listens on."""
-    shards: int | None = None
-    """Number of shards of a new store; None: the default, or as many as there are."""
 
 
 class Running(Struct):
@@ -204,19 +192,18 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     require_etcd_client()
     from rallypoint.server.etcd.client import EtcdClient
     from rallypoint.server.etcd.errors import EtcdError
-    from rallypoint.server.hosting.owned import Own, owning
+    from rallypoint.server.hosting.owned import owning
 
     try:
         client = EtcdClient(share.store)
     except EtcdError as error:
         raise JournalFailed(str(error)) from error
-    own = Own(_address(settings), share.advertise, share.shards)
-    timing = replace(settings.timing, search_ms=SEARCH_MS)
+    of_shards = ShardSettings(replace(settings.timing, search_ms=SEARCH_MS), is_shared=True)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with (
             protecting(settings.protection, failed) as protected,
-            owning(client, own, ShardSettings(timing, is_shared=True), failed, protected) as made,
+            owning(client, _address(settings), share, of_shards, failed, protected) as made,
         ):
             yield Running(made.port, failed)
     finally:

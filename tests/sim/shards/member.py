@@ -66,13 +66,13 @@ class Member:
         count = fleet.shard_count
         self._fixed = Fixed(IDENTITY, SECRET, count)
         client: object = SimClient(self)
-        fact = Fact(PREFIX, address, count, fleet.ttl_s)
-        self.ownership = Ownership(client, fact, self)  # type: ignore[arg-type]  # a stand-in
+        self._fact = Fact(PREFIX, address, count, fleet.ttl_s)
+        self.ownership = Ownership(client, PREFIX)  # type: ignore[arg-type]  # a stand-in
         self._task = self.loop.create_task(self._live())
 
     async def _live(self) -> None:
         try:
-            await self.ownership.run()
+            await self.ownership.run(self._fact, self)
         except Exception as error:  # noqa: BLE001  # the seed fails with it
             self.fleet.fail(error)
         if not self.fleet.is_over:
@@ -93,10 +93,9 @@ class Member:
 
     def refer(self, shard: int) -> Status:
         """Return how the stream of an agent ends whose shard is not served here."""
-        address = self.ownership.owner_address(shard)
-        if address in (None, self.address):
-            return no_owner_status(shard, self.ownership.standing.trouble)
-        assert address is not None
+        address = self.ownership.owner_of(shard)
+        if address is None:
+            return no_owner_status(shard, self.ownership.trouble())
         return not_owner_status(address, IDENTITY)
 
     def loses_answer(self) -> bool:

@@ -71,9 +71,9 @@ async def main(address: str, name: str, shards: int, ttl_s: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         careless = Careless(client, name, tasks)
         fact = Fact(client.address.prefix, name, shards, ttl_s)
-        ownership = Ownership(client, fact, careless)
+        ownership = Ownership(client, client.address.prefix)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ownership.leave)
-        running = tasks.create_task(ownership.run())
+        running = tasks.create_task(ownership.run(fact, careless))
         shown = -1
         while not running.done():
             owned = 0

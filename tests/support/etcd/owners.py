@@ -65,9 +65,11 @@ class Owners:
         self.served.append(Served())
         self.clients.append(self._make())
         fact = Fact(self._prefix, f"h{number}:1", SHARDS, self._ttl_s, self.store)
-        ownership = Ownership(self.clients[-1], fact, self.served[-1])
+        ownership = Ownership(self.clients[-1], self._prefix)
         self.ownerships.append(ownership)
-        self._tasks[number] = asyncio.get_running_loop().create_task(ownership.run())
+        self._tasks[number] = asyncio.get_running_loop().create_task(
+            ownership.run(fact, self.served[-1])
+        )
         return number
 
     @property

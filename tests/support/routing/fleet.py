@@ -16,6 +16,7 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import Listening, hosting
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import ShardSettings
+from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.channel import client_options
@@ -52,6 +53,10 @@ class Seat:
         self.address = ""
         self.believed: dict[int, str] = {}
         """Owners that it takes for those of the table, which it has not read yet."""
+        self.sure = set[int]()
+        """Shards that it may be sure of."""
+        self.failed: list[int] = []
+        """Shards that have halted by themselves."""
 
     @property
     def changed(self) -> asyncio.Event:
@@ -62,6 +67,12 @@ class Seat:
 
     def trouble(self, shard: int | None = None) -> str:
         return "" if self.table.can_reach else "the table cannot be reached"
+
+    def owns(self, shard: int) -> bool:
+        return shard in self.sure
+
+    def drop(self, shard: int, why: str) -> None:
+        self.failed.append(shard)
 
     def owner_of(self, shard: int) -> str | None:
         address = self.believed.get(shard) or self.table.owners.get(shard)
@@ -75,10 +86,6 @@ class Member(Struct):
     listening: Listening
     seat: Seat
     channel: grpc.aio.Channel
-    sure: set[int]
-    """Shards that it may be sure of."""
-    failed: list[int]
-    """Shards that have halted by themselves."""
     agents: list[Agent]
     """All agents: a call that is no longer referred to is cancelled."""
 
@@ -101,17 +108,19 @@ class Member(Struct):
 class Fleet:
     """Coordinators that share a store."""
 
-    def __init__(self, members: list[Member], table: Table) -> None:
+    def __init__(
+        self, members: list[Member], table: Table, journals: dict[int, RecordingJournal]
+    ) -> None:
         self.members = members
         self.table = table
-        self.journals = {number: RecordingJournal(STORE) for number in range(SHARDS)}
+        self.journals = journals
 
     async def give(self, member: Member, *shards: int) -> None:
         """Let a member own shards; all know."""
         for shard in shards:
             await self.take(shard)
-            member.sure.add(shard)
-            await member.listening.host.start(shard, self.journals[shard])
+            member.seat.sure.add(shard)
+            await member.listening.host.start(Claim(shard, b"", 0))
             self.table.owners[shard] = member.address
         self.table.change()
 
@@ -122,7 +131,7 @@ class Fleet:
             if member.address == owner:
                 member.listening.host.halt(shard)
                 await member.listening.host.stop(shard)
-                member.sure.discard(shard)
+                member.seat.sure.discard(shard)
         self.table.change()
 
 
@@ -150,18 +159,17 @@ async def fleet(
         protected: protection of each; those without one are not protected.
     """
     table = Table()
+    journals = {number: RecordingJournal(STORE) for number in range(SHARDS)}
     async with AsyncExitStack() as stack:
         members = []
         for number in range(size):
-            seat, sure = Seat(table), set[int]()
-            failed: list[int] = []
+            seat = Seat(table)
             listening = await stack.enter_async_context(
                 hosting(
                     "127.0.0.1:0",
                     seat,
                     ShardSettings(timing, announces=False),
-                    sure.__contains__,
-                    lambda shard, why, failed=failed: failed.append(shard),  # type: ignore[misc]
+                    lambda claim: journals[claim.shard],
                     asyncio.get_running_loop().create_future(),
                     protected[number] if number < len(protected) else UNPROTECTED,
                 )
@@ -170,8 +178,8 @@ async def fleet(
             channel = await stack.enter_async_context(
                 grpc.aio.insecure_channel(address, options=client_options())
             )
-            members.append(Member(address, listening, seat, channel, sure, failed, []))
-        made = Fleet(members, table)
+            members.append(Member(address, listening, seat, channel, []))
+        made = Fleet(members, table, journals)
         for shard in range(SHARDS):
             await made.give(members[shard % size], shard)
         yield made

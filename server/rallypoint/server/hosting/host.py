@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 import grpc
 from msgspec import Struct
@@ -32,7 +33,9 @@ from rallypoint.server.rpc.routing.forwarding import Forwarder
 from rallypoint.server.rpc.routing.router import Router
 from rallypoint.server.rpc.routing.table import SERVICE_NAMES
 from rallypoint.server.rpc.standard import Health, add_reflection
+from rallypoint.server.shards.claims import Claim
 from rallypoint.server.shards.hashing import shard_of
+from rallypoint.server.shards.standing import ShardRefused
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.listening import bind
 
@@ -42,8 +45,14 @@ STOP_GRACE_S = 0.5
 """How long open calls may take to end when the coordinator stops."""
 
 
-class Halted(Exception):
-    """A shard was halted while it was loaded."""
+class Owners(Directory, Protocol):
+    """Knows also what this process owns."""
+
+    def owns(self, shard: int) -> bool:
+        """Return whether no other coordinator can own a shard, at this moment."""
+
+    def drop(self, shard: int, why: str) -> None:
+        """Learn of a shard that has halted by itself, and why; `stop` it."""
 
 
 class _Hosted(Struct):
@@ -61,21 +70,21 @@ class Host:
         self,
         settings: ShardSettings,
         shared: Shared,
-        is_sure: Callable[[int], bool],
-        failed: Callable[[int, str], None],
+        owners: Owners,
+        open_journal: Callable[[Claim], Journal],
     ) -> None:
         """Serve no shard yet.
 
         Args:
             settings: of all shards.
             shared: by all shards.
-            is_sure: whether no other coordinator can own a shard, at this moment.
-            failed: learns of a shard that has halted by itself, and why; `stop` it.
+            owners: knows which shards are owned.
+            open_journal: returns the journal of a claimed shard, not loaded.
         """
-        self._failed = failed
         self._settings = settings
         self._shared = shared
-        self._is_sure = is_sure
+        self._owners = owners
+        self._open_journal = open_journal
         self._served: dict[int, _Hosted] = {}
         self._halted: dict[int, _Hosted] = {}
         self._loading: set[int] = set()
@@ -85,27 +94,30 @@ class Host:
     def find(self, shard: int) -> Shard | None:
         """Return a shard; None when it is not served, or may be another coordinator's."""
         hosted = self._served.get(shard)
-        return hosted.shard if hosted is not None and self._is_sure(shard) else None
+        return hosted.shard if hosted is not None and self._owners.owns(shard) else None
 
-    async def start(self, number: int, journal: Journal) -> None:
+    def load_of(self, shard: int) -> int:
+        """Return the number of nodes: they connect again when the shard moves."""
+        found = self.find(shard)
+        return 0 if found is None else len(found.state.nodes)
+
+    async def start(self, claim: Claim) -> None:
         """Load a shard and serve it.
 
-        Args:
-            number: of the shard.
-            journal: open, and not loaded; closed when this fails.
-
         Raises:
-            JournalFailed: when the journal cannot be read or written.
-            Halted: when the shard was halted meanwhile.
+            ShardRefused: when it cannot be loaded, or was halted meanwhile.
         """
+        number, journal = claim.shard, self._open_journal(claim)
         self._loading.add(number)
         try:
             shard = await open_shard(number, journal, self._settings, self._shared)
             if number in self._unwanted:
                 self._shared.together.remove(shard.state.holding)
-                raise Halted(f"shard {number} was halted while it was loaded")
-        except BaseException:
+                raise ShardRefused(f"shard {number} was halted while it was loaded")
+        except BaseException as error:
             await journal.close()
+            if isinstance(error, JournalFailed):
+                raise ShardRefused(str(error)) from error
             raise
         finally:
             self._loading.discard(number)
@@ -121,7 +133,7 @@ class Host:
             why = str(error) if is_known else f"a bug has ended shard {shard.number}: see the log"
             log.error("shard_failed", shard=shard.number, why=why, exc_info=not is_known and error)
             self.halt(shard.number)
-            self._failed(shard.number, why)
+            self._owners.drop(shard.number, why)
 
     def halt(self, number: int) -> None:
         """Answer and decide nothing more about a shard, at once.
@@ -162,10 +174,9 @@ class Listening(Struct):
 @asynccontextmanager
 async def hosting(
     address: str,
-    directory: Directory,
+    owners: Owners,
     settings: ShardSettings,
-    is_sure: Callable[[int], bool],
-    halted: Callable[[int, str], None],
+    open_journal: Callable[[Claim], Journal],
     failed: asyncio.Future[None],
     protected: Protected = UNPROTECTED,
 ) -> AsyncIterator[Listening]:
@@ -173,10 +184,9 @@ async def hosting(
 
     Args:
         address: `host:port` to listen on; port 0: any free one.
-        directory: knows the owners of all shards.
+        owners: knows the owners of all shards.
         settings: of the shards.
-        is_sure: whether no other coordinator can own a shard, at this moment.
-        halted: learns of a shard that has halted by itself, and why.
+        open_journal: returns the journal of a claimed shard, not loaded.
         failed: done, with an exception, when this cannot continue.
         protected: its protection.
 
@@ -184,21 +194,21 @@ async def hosting(
         CannotListen: when the port is in use, or the address is not this host's.
     """
     shared = share(protected.facts, protected.lines)
-    host = Host(settings, shared, is_sure, halted)
-    forwarder = Forwarder(directory, protected.peers)
+    host = Host(settings, shared, owners, open_journal)
+    forwarder = Forwarder(owners, protected.peers)
     interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
-    router = Router(directory, host, forwarder, shared.peers, protected.facts)
+    router = Router(owners, host, forwarder, shared.peers, protected.facts)
     server.add_generic_rpc_handlers((router,))
     health = Health(server, SERVICE_NAMES)
     add_reflection(server, SERVICE_NAMES)
     port = bind(server, address, protected.listening)
     if protected.gate is not None:
-        protected.gate.may_read = partial(_may_read, directory, host)
+        protected.gate.may_read = partial(_may_read, owners, host)
     await server.start()
     async with Background(failed) as background:
         background.start(forwarder.run())
-        background.start(_follow(directory, health))
+        background.start(_follow(owners, health))
         try:
             yield Listening(port, host)
         finally:

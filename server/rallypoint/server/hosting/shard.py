@@ -22,6 +22,7 @@ from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.rounds.claims import may_read
 from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.state import State
+from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
@@ -53,6 +54,18 @@ class ShardSettings(Struct, frozen=True):
     """It logs what happens to its jobs."""
     is_shared: bool = False
     """Others own the rest of them: the log says which shard it is about."""
+
+
+class Sharing(Struct, frozen=True):
+    """How a coordinator shares a store in etcd with others."""
+
+    store: EtcdAddress
+    """Where the store is."""
+    advertise: str
+    """`host` or `host:port` where agents and other coordinators reach this one. Without a port: the
+    port it listens on."""
+    shards: int | None = None
+    """Number of shards of a new store; None: the default, or as many as there are."""
 
 
 class Shared(Struct, frozen=True):

@@ -79,6 +79,8 @@ class Fact(Struct, frozen=True):
     """Of the lease; etcd grants at least 2 s."""
     store: tuple[Condition, ...] = ()
     """What holds in etcd as long as the store is the one that was opened."""
+    identity: str = ""
+    """Of the store."""
 
 
 class Life:

@@ -13,8 +13,10 @@ import pytest
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.host import hosting
 from rallypoint.server.hosting.shard import ShardSettings
+from rallypoint.server.journal.interface import Journal
 from rallypoint.server.rpc.routing import forwarding
 from rallypoint.server.rpc.routing.forwarding import STILL_S, WARY_S
+from rallypoint.server.shards.claims import Claim
 from rallypoint.v1 import (
     barrier_service_pb2,
     barrier_service_pb2_grpc,
@@ -248,7 +250,7 @@ async def test_owner_that_is_not_sure_answers_nothing() -> None:
     async with fleet() as made:
         owner = made.members[1]
         await create(owner, job_of(OTHERS))
-        owner.sure.clear()
+        owner.seat.sure.clear()
         request = job_service_pb2.GetJobRequest(job_id=job_of(OTHERS))
 
         code, details = await failure_of(jobs(owner).GetJob(request, timeout=LIMIT_S))
@@ -278,7 +280,7 @@ async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
         table.owners[OTHERS] = address
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         seat = Seat(table)
-        async with hosting("127.0.0.1:0", seat, settings, bool, _fail, failed) as listening:
+        async with hosting("127.0.0.1:0", seat, settings, _load, failed) as listening:
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{listening.port}")
             await stack.enter_async_context(channel)
             call = job_service_pb2_grpc.JobServiceStub(channel).GetJob(request)
@@ -289,8 +291,8 @@ async def test_ending_coordinator_ends_what_it_has_forwarded() -> None:
         assert (code, details.reason) == (UNAVAILABLE, "OWNER_LOST")
 
 
-def _fail(shard: int, why: str) -> None:
-    pytest.fail(f"shard {shard}: {why}")
+def _load(claim: Claim) -> Journal:
+    pytest.fail(f"shard {claim.shard} is loaded")
 
 
 async def test_coordinator_that_stood_still_forwards_nothing_at_first(

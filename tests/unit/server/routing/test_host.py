@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -11,11 +10,14 @@ from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec, Timing
-from rallypoint.server.hosting.host import Halted, Host
+from rallypoint.server.hosting.host import Host
 from rallypoint.server.hosting.shard import ShardSettings, share
-from rallypoint.server.journal.interface import Loaded
+from rallypoint.server.journal.interface import Journal, Loaded
+from rallypoint.server.shards.claims import Claim
+from rallypoint.server.shards.standing import ShardRefused
 from support.core.shell import FullJournal
 from support.journal.recording import RecordingJournal
+from support.routing.fleet import Seat, Table
 
 LIMIT_S = 10
 
@@ -37,20 +39,37 @@ class SlowJournal(RecordingJournal):
         self.is_closed = True
 
 
-def host_of(failed: Callable[[int, str], None]) -> Host:
+class Owner(Seat):
+    """Owns all shards."""
+
+    def __init__(self) -> None:
+        super().__init__(Table())
+        self.dropped = asyncio.Queue[tuple[int, str]]()
+
+    def owns(self, shard: int) -> bool:
+        return True
+
+    def drop(self, shard: int, why: str) -> None:
+        self.dropped.put_nowait((shard, why))
+
+
+def host_of(journal: Journal, owner: Owner | None = None) -> Host:
+    """Return a host; this is the journal of shard 3."""
     settings = ShardSettings(Timing(window_ms=0), announces=False)
-    return Host(settings, share(), lambda shard: True, failed)
+    journals = {3: journal, 4: RecordingJournal("5" * 32)}
+    return Host(settings, share(), owner or Owner(), lambda claim: journals[claim.shard])
 
 
-def unexpected(shard: int, why: str) -> None:
-    pytest.fail(f"shard {shard} has failed: {why}")
+def claim(shard: int = 3) -> Claim:
+    return Claim(shard, b"", 0)
 
 
 async def test_shard_that_is_halted_while_it_loads_is_never_served() -> None:
     """Its owner has lost it already; its journal is closed."""
-    host, journal = host_of(unexpected), SlowJournal()
+    journal = SlowJournal()
+    host = host_of(journal)
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
-        start = tasks.create_task(_refused(host, journal))
+        start = tasks.create_task(_refused(host))
         await journal.asked.wait()
         host.halt(3)
         await host.stop(3)
@@ -61,20 +80,20 @@ async def test_shard_that_is_halted_while_it_loads_is_never_served() -> None:
     assert journal.is_closed
 
 
-async def _refused(host: Host, journal: SlowJournal) -> None:
-    with pytest.raises(Halted):
-        await host.start(3, journal)
+async def _refused(host: Host) -> None:
+    with pytest.raises(ShardRefused):
+        await host.start(claim())
 
 
 async def test_shard_is_served_again_after_it_was_stopped() -> None:
     """With what its journal remembers."""
-    host, journal = host_of(unexpected), RecordingJournal("5" * 32)
-    await host.start(3, journal)
+    host = host_of(RecordingJournal("5" * 32))
+    await host.start(claim())
     first = host.find(3)
     host.halt(3)
     assert host.find(3) is None
     await host.stop(3)
-    await host.start(3, journal)
+    await host.start(claim())
     again = host.find(3)
     await host.stop_all()
 
@@ -83,11 +102,10 @@ async def test_shard_is_served_again_after_it_was_stopped() -> None:
 
 async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None:
     """The other shards of the process are served as before."""
-    failed = asyncio.Queue[tuple[int, str]]()
-    host = host_of(lambda shard, why: failed.put_nowait((shard, why)))
-    journal = FullJournal("5" * 32)
-    await host.start(3, journal)
-    await host.start(4, RecordingJournal("5" * 32))
+    owner, journal = Owner(), FullJournal("5" * 32)
+    host = host_of(journal, owner)
+    await host.start(claim())
+    await host.start(claim(4))
     shard = host.find(3)
     assert shard is not None
     journal.is_full = True
@@ -96,7 +114,7 @@ async def test_shard_whose_journal_fails_halts_and_its_owner_learns_it() -> None
     with pytest.raises(CoordinatorEnded):
         await service._coordinator.ask(create, lambda state, now_ms: None)
     async with asyncio.timeout(LIMIT_S):
-        assert await failed.get() == (3, "no space left on device")
+        assert await owner.dropped.get() == (3, "no space left on device")
 
     assert host.find(3) is None and host.find(4) is not None
     await host.stop_all()

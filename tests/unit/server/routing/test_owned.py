@@ -10,8 +10,9 @@ import pytest
 
 from rallypoint.client.aio import AsyncClient
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.owned import Own, Owning, owning
-from rallypoint.server.hosting.shard import ShardSettings
+from rallypoint.server.hosting.host import Listening
+from rallypoint.server.hosting.owned import owning
+from rallypoint.server.hosting.shard import ShardSettings, Sharing
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.shards.hashing import shard_of
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
@@ -27,13 +28,13 @@ SETTINGS = ShardSettings(Timing(window_ms=0), announces=False)
 @asynccontextmanager
 async def coordinator(
     connect: Connect, etcd: Cluster, prefix: str
-) -> AsyncIterator[tuple[str, Owning]]:
+) -> AsyncIterator[tuple[str, Listening]]:
     """Run a coordinator of the store; return its address too."""
     client = connect(etcd, prefix)
-    own = Own("127.0.0.1:0", "127.0.0.1", SHARDS)
+    share = Sharing(client.address, "127.0.0.1", SHARDS)
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    async with owning(client, own, SETTINGS, failed) as running:
-        yield running.address, running
+    async with owning(client, "127.0.0.1:0", share, SETTINGS, failed) as running:
+        yield f"127.0.0.1:{running.port}", running
 
 
 async def shards(address: str) -> list[coordinator_pb2.Shard]:

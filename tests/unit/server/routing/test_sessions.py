@@ -55,7 +55,7 @@ async def test_owner_is_not_sent_to_itself() -> None:
     """While it loads a shard, or is not sure of it, its agents wait."""
     async with fleet() as made:
         owner = made.members[1]
-        owner.sure.clear()
+        owner.seat.sure.clear()
         agent = owner.agent(job_of(OTHERS), 1)
         await agent.hello()
 
@@ -107,7 +107,7 @@ async def test_owner_that_is_not_sure_answers_no_heartbeat() -> None:
         owner = made.members[1]
         agent = await owner.join(job_of(OTHERS), 1)
         await agent.check_alive()
-        owner.sure.clear()
+        owner.seat.sure.clear()
         beat = agent_pb2.Heartbeat(number=agent.beats + 1)
         await agent.write(agent_pb2.SessionRequest(heartbeat=beat))
 
@@ -127,7 +127,7 @@ async def test_watch_of_an_owner_that_is_not_sure_shows_nothing_new() -> None:
         watch = stub.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id))
         async with asyncio.timeout(LIMIT_S):
             await watch.read()
-            owner.sure.clear()
+            owner.seat.sure.clear()
             await agent.report(started=agent_pb2.Started(round=agent.round, pids=[7]))
             with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await watch.read()

@@ -63,7 +63,7 @@ async def test_store_that_cannot_be_reached() -> None:
         first, second = made.members
         made.table.can_reach = False
         for member in made.members:
-            member.sure.clear()
+            member.seat.sure.clear()
         made.table.change()
 
         await refuses_everything(first, job_of(MINE))
@@ -106,7 +106,7 @@ async def test_shards_with_an_owner_are_served_all_the_same() -> None:
     """Only this coordinator has lost the store: it asks the others as before."""
     async with fleet() as made:
         first, second = made.members
-        first.sure.clear()
+        first.seat.sure.clear()
         first.seat.table = type(made.table)()
         first.seat.table.owners = dict(made.table.owners)
         first.seat.table.can_reach = False
