@@ -26,10 +26,10 @@ class Parser(Usage, frozen=True):
         Prints and exits instead for --help and --version, and for an error.
         """
         global _is_json
-        known = {name: flag for flag in self.flags() for name in flag.names}
+        known = self.known()
         _is_json = "--log-format" in known and _asks_for_json(argv, environment)
         try:
-            line = self._split(argv, known)
+            line = self.split(argv)
         except BadArgument as bad:
             self._fail_usage(str(bad))
         for given in line.flags:
@@ -50,8 +50,17 @@ class Parser(Usage, frozen=True):
         _is_json = "--log-format" in known and values.log_format == "json"
         return values
 
-    def _split(self, argv: Sequence[str], known: Mapping[str, Flag]) -> CommandLine:
-        """Split a command line; flags may follow operands, but no program."""
+    def known(self) -> dict[str, Flag]:
+        """Return every flag by each of its names."""
+        return {name: flag for flag in self.flags() for name in flag.names}
+
+    def split(self, argv: Sequence[str]) -> CommandLine:
+        """Split a command line; flags may follow operands, but no program.
+
+        Raises:
+            BadArgument: for the first invalid word.
+        """
+        known = self.known()
         if not self.operands:
             return split_argv(argv, known, TORCHRUN_FLAGS)
         end = argv.index("--") if "--" in argv else len(argv)

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from rallypoint.base.printable import to_printable_line
-from rallypoint.cli.flags.flag import Usage
+from rallypoint.cli.flags.parser import Parser
 from rallypoint.cli.operator.completion.line import Kind, Wanted, find_wanted
 from rallypoint.cli.operator.table import COMMANDS
 
@@ -66,7 +66,7 @@ def find(words: Sequence[str], menu: Mapping[str, str]) -> Wanted:
     if len(rest) == 1:
         takes = {name for flag in COMMON.flags if not flag.is_switch for name in flag.names}
         if rest[0].startswith("-") or (moved and moved[-1] in takes):
-            return find_wanted((), Usage("", "", (COMMON,)), [*moved, rest[0]])
+            return find_wanted((), Parser("", "", (COMMON,)), [*moved, rest[0]])
         return Wanted(Kind.WORDS, rest[0], words=menu)
     name, *after = rest
     if name not in COMMANDS:

@@ -7,7 +7,9 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.cli.flags.flag import Flag, Operand, Usage
+from rallypoint.cli.flags.argv import BadArgument
+from rallypoint.cli.flags.flag import Flag, Operand
+from rallypoint.cli.flags.parser import Parser
 
 
 class Kind(Enum):
@@ -51,75 +53,39 @@ _BY_METAVAR = {
     "KIND": Kind.EVENTS,
 }
 _CONTEXT = "context"
+_CURSOR = "\0"
+"""A word that no one types, in place of the one at the cursor."""
 
 
-def find_wanted(path: Sequence[str], usage: Usage, words: Sequence[str]) -> Wanted:
+def find_wanted(path: Sequence[str], parser: Parser, words: Sequence[str]) -> Wanted:
     """Return what may stand at the cursor.
 
     Args:
         path: the words that have chosen the command, such as ("kv", "get").
-        usage: of the command.
+        parser: of the command.
         words: those after it; the last is typed up to the cursor, and may be empty.
     """
     *before, begun = words
-    reader = _Reader(usage)
-    for word in before:
-        reader.take(word)
-    if reader.open_option is not None:
-        return _value_of(reader.open_option, path, begun, reader.given)
-    if begun.startswith("-") and not reader.is_ended:
-        return _option(reader.options, path, begun, reader.given)
-    at = reader.next_argument
-    return Wanted(Kind.NOTHING) if at is None else _value_of(at, path, begun, reader.given)
-
-
-class _Reader:
-    """Reads the words before the cursor, as far as they make sense."""
-
-    def __init__(self, usage: Usage) -> None:
-        self.options = {name: flag for flag in usage.flags() for name in flag.names}
-        self.given = dict[str, list[str]]()
-        self.open_option: Flag | None = None
-        """It takes the next word."""
-        self.is_ended = False
-        """No further word is an option."""
-        self._operands = usage.operands
-        self._seen = 0
-
-    @property
-    def next_argument(self) -> Operand | None:
-        """Return the one that the next word is; the last may take many. None: there is none."""
-        if self._seen < len(self._operands):
-            return self._operands[self._seen]
-        last = self._operands[-1] if self._operands else None
-        return last if last is not None and last.is_repeatable else None
-
-    def take(self, word: str) -> None:
-        """Read the next word."""
-        if self.open_option is not None:
-            self._give(self.open_option, word)
-            self.open_option = None
-        elif word == "--" and not self.is_ended:
-            self.is_ended = True
-        elif word.startswith("-") and len(word) > 1 and not self.is_ended:
-            self._take_option(word)
+    try:
+        line = parser.split([*before, _CURSOR])
+    except BadArgument:
+        return Wanted(Kind.NOTHING)
+    given, at_cursor = dict[str, list[str]](), list[Flag | Operand]()
+    pairs: list[tuple[Flag | Operand, str]] = [(one.flag, one.value or "") for one in line.flags]
+    operands = list(parser.operands)
+    for word in line.program if operands else ():
+        pairs.append((operands[0], word))
+        if not operands[0].is_repeatable and not (operands := operands[1:]):
+            break
+    for one, value in pairs:
+        if value == _CURSOR:
+            at_cursor.append(one)
         else:
-            if self.next_argument is not None:
-                self._give(self.next_argument, word)
-            self._seen += 1
-
-    def _take_option(self, word: str) -> None:
-        name, equals, value = word.partition("=")
-        one = self.options.get(name)
-        if one is None:
-            return
-        if one.is_switch or equals:
-            self._give(one, value)
-        else:
-            self.open_option = one
-
-    def _give(self, one: Flag | Operand, value: str) -> None:
-        self.given.setdefault(one.dest, []).append(value)
+            given.setdefault(one.dest, []).append(value)
+    is_value = any(isinstance(one, Flag) for one in at_cursor)
+    if begun.startswith("-") and "--" not in before and not is_value:
+        return _option(parser.known(), path, begun, given)
+    return _value_of(at_cursor[0], path, begun, given) if at_cursor else Wanted(Kind.NOTHING)
 
 
 def _option(
