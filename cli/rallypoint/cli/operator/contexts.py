@@ -143,14 +143,14 @@ def read_address(text: str, source: str) -> str:
 
 
 def _to_toml(contexts: Contexts) -> str:
-    lines = [f"current = {_quote(contexts.current)}"] if contexts.current else []
+    lines = [f"current = {quote(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         values: dict[str, Any] = msgspec.to_builtins(context)
-        lines += ["", f"[contexts.{_quote(name)}]"]
-        lines += [f"{key} = {_quote(value)}" for key, value in values.items()]
+        lines += ["", f"[contexts.{quote(name)}]"]
+        lines += [f"{key} = {quote(value)}" for key, value in values.items()]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _quote(value: str | bool) -> str:
+def quote(value: str | bool) -> str:
     """Return a value: TOML has JSON's texts, booleans and escapes."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

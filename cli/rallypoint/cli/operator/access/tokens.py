@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.cli.operator.contexts import quote
 from rallypoint.cli.operator.failures import CommandFailed
 
 TOKEN_BYTES = 32
@@ -57,19 +57,15 @@ def to_entry(
     digest = hashlib.sha256(token.encode()).hexdigest()
     lines = [
         "[[token]]",
-        f"name = {_quote(name)}",
+        f"name = {quote(name)}",
         f'role = "{role.value}"',
         f'sha256 = ["{digest}"]',
     ]
     if jobs:
-        lines.append(f"jobs = [{', '.join(map(_quote, jobs))}]")
+        lines.append(f"jobs = [{', '.join(map(quote, jobs))}]")
     if ends is not None:
         lines.append(f"expires = {ends:%Y-%m-%dT%H:%M:%SZ}")
     return "\n".join(lines)
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # the same in TOML for printable text
 
 
 def write_token(path: Path, token: str) -> None:
