@@ -14,24 +14,20 @@ import re
 import secrets
 import stat
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from msgspec import Struct
 
 from rallypoint.base.addresses import is_address
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.failures import CommandFailed, NotFound
 
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
 AUTHORITY = "ca"
 """Name of the authority's own two files."""
-AUTHORITY_DAYS = 3650
-DAYS = 365
 DAYS_MAX = 36_500
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 """Of a certificate: a common name has at most 64 characters, and here it names files too."""
@@ -60,21 +56,11 @@ def init_authority(folder: Path, name: str, days: int, now: datetime.datetime) -
     Raises:
         CommandFailed: there is one, or the folder cannot be written.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     _check_days(days)
     key = ec.generate_private_key(ec.SECP256R1())
     # Two authorities of one name would be mistaken for each other when certificates are verified.
     subject = _to_name(f"{name} {secrets.token_hex(4)}")
     ends = now + datetime.timedelta(days=days)
-    public = key.public_key()
-    builder = (
-        _begin(subject, subject, public, now, ends)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
@@ -82,7 +68,8 @@ def init_authority(folder: Path, name: str, days: int, now: datetime.datetime) -
         raise CommandFailed(f"cannot make {folder}: {error.strerror}") from None
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CommandFailed(f"others can replace files in {folder}: run `chmod 700 {folder}`")
-    return _write(folder, AUTHORITY, _sign(builder, key), key, ends, renew=False)
+    made = _make(subject, subject, key, now, ends).sign(key, SHA256())
+    return _write(folder, AUTHORITY, made, key, ends, renew=False)
 
 
 def issue(
@@ -107,9 +94,6 @@ def issue(
     Raises:
         CommandFailed: an argument is wrong, there is no authority, or there are such files.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     _check_days(days)
     if not NAME.fullmatch(name) or name.lower() == AUTHORITY:  # some file systems ignore case
         text = "a name has 1 to 64 letters, digits and . _ @ -, and is not ca"
@@ -121,35 +105,20 @@ def issue(
         raise CommandFailed(f"the authority in {folder} has expired: make another with certs init")
     ends = min(now + datetime.timedelta(days=days), authority.not_valid_after_utc)
     key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key()
     # Coordinators that share a store are clients of each other.
     uses = [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
     if hosts:
         uses.insert(0, x509.oid.ExtendedKeyUsageOID.SERVER_AUTH)
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = (
-        _begin(_to_name(name), authority.subject, public, now, ends)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        _make(_to_name(name), authority.subject, key, now, ends)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(identifier, critical=False)
     )
     if hosts:
         names = x509.SubjectAlternativeName([_to_host(host) for host in hosts])
         builder = builder.add_extension(names, critical=False)
-    return _write(folder, name, _sign(builder, signer), key, ends, renew=renew)
-
-
-def require_cryptography() -> None:
-    """Check that the package is there.
-
-    Raises:
-        CommandFailed: it is not; the text says how to install it.
-    """
-    if find_spec("cryptography") is None:
-        text = "certificates need the package cryptography: pip install cryptography"
-        raise CommandFailed(text)
+    return _write(folder, name, builder.sign(signer, SHA256()), key, ends, renew=renew)
 
 
 def _check_days(days: int) -> None:
@@ -159,13 +128,9 @@ def _check_days(days: int) -> None:
 
 def _read(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Return key and certificate of the authority."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     cert, key = _files(folder, AUTHORITY)
     try:
-        found = load_pem_private_key(key.read_bytes(), None)
+        found = serialization.load_pem_private_key(key.read_bytes(), None)
         authority = x509.load_pem_x509_certificate(cert.read_bytes())
     except FileNotFoundError:
         text = f"there is no authority in {folder}: name its --folder, or make one"
@@ -183,15 +148,28 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}.pem", folder / f"{name}.key"
 
 
-def _begin(
+def _make(
     subject: x509.Name,
     issuer: x509.Name,
-    public: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePrivateKey,
     now: datetime.datetime,
     ends: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    from cryptography import x509
-
+    """Return a certificate that is not signed yet: of an authority if that is its own issuer."""
+    is_authority = subject == issuer
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    path_length = 0 if is_authority else None
+    public = key.public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -200,40 +178,17 @@ def _begin(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(ends)
-    )
-
-
-def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    return builder.sign(key, SHA256())
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(is_authority, path_length), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
 
 
 def _to_name(text: str) -> x509.Name:
-    from cryptography import x509
-
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
 
 
 def _to_host(text: str) -> x509.GeneralName:
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
@@ -249,8 +204,6 @@ def _write(
     *,
     renew: bool,
 ) -> Issued:
-    from cryptography.hazmat.primitives import serialization
-
     cert_file, key_file = _files(folder, name)
     there = [str(path) for path in (cert_file, key_file) if path.exists()]
     if there and not renew:

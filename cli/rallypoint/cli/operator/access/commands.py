@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
-from rallypoint.cli.operator.access.authority import (
-    AUTHORITY_DAYS,
-    DAYS,
-    Issued,
-    init_authority,
-    issue,
-    require_cryptography,
-)
 from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry, write_token
+from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.options import argument, command, option
 
+if TYPE_CHECKING:
+    from rallypoint.cli.operator.access.authority import Issued
+
 FOLDER = Path("certs")
+AUTHORITY_DAYS = 3650
+DAYS = 365
 Folder = Annotated[Path, option("--folder", metavar="FOLDER", help="folder of the authority")]
 
 
@@ -35,8 +35,7 @@ def init(
 
     That is a certificate to give to everyone, and a key to keep.
     """
-    require_cryptography()
-    made = init_authority(folder, name, days, _now())
+    made = _authority().init_authority(folder, name, days, _now())
     _report("authority", made)
     print("Agents, clients and coordinators need the certificate. Keep the key here.")
 
@@ -58,9 +57,8 @@ def issue_(
     renew: Annotated[bool, option("--renew", help="replace the certificate of this name")] = False,
 ) -> None:
     """Sign a certificate for a coordinator (--host) or a client."""
-    require_cryptography()
     hosts = tuple(host or ())
-    made = issue(folder, name, hosts, days, _now(), renew=renew)
+    made = _authority().issue(folder, name, hosts, days, _now(), renew=renew)
     _report(f"coordinator {', '.join(hosts)}" if hosts else f"client {name}", made)
     ca = folder / "ca.pem"
     if hosts:
@@ -101,6 +99,20 @@ def new(
         print(f"# the token, which is not shown again:\n{token}\n")
         print("# for the coordinator's --auth file:")
     print(entry)
+
+
+def _authority() -> ModuleType:
+    """Return the module that makes certificates.
+
+    Raises:
+        CommandFailed: a package is missing; the text says how to install it.
+    """
+    if find_spec("cryptography") is None:
+        text = "certificates need the package cryptography: pip install cryptography"
+        raise CommandFailed(text)
+    from rallypoint.cli.operator.access import authority
+
+    return authority
 
 
 def _report(what: str, made: Issued) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from rallypoint.cli.operator import app
-from rallypoint.cli.operator.access import authority
+from rallypoint.cli.operator.access import authority, commands
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.wire.access import Access
 from rallypoint.wire.channel import client_options
@@ -194,7 +194,7 @@ def test_without_cryptography_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is not installed by default."""
-    monkeypatch.setattr(authority, "find_spec", lambda name: None)
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
 
     assert run("certs", "init") == 1
     assert "pip install cryptography" in capsys.readouterr().err
