@@ -249,7 +249,7 @@ def test_durable_coordinators_start_again() -> None:
     assert [result.failure for result in summary.failures] == []
     assert counts["event", "coordinator restored"] >= 40
     for fault in DiskFault:
-        assert counts["disk", fault.value] >= 5, fault
+        assert counts["disk", fault.value] >= 3, fault
 
 
 def test_partitions_end_with_the_faults() -> None:
