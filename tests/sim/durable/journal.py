@@ -107,7 +107,7 @@ class DiskJournal:
             return Loaded(records=())
         records = [record for batch in batches for record in batch.records]
         self.length, self._loaded_ms = len(records), batches[-1].now_ms
-        return Loaded(records, batches[-1].now_ms, batches[-1].unix_ms, is_new=False)
+        return Loaded(records, batches[-1].now_ms, batches[-1].unix_ms)
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         disk, batch = self._disk, encode_batch(records, now_ms, _unix_ms())

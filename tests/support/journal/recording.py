@@ -30,8 +30,7 @@ class RecordingJournal:
         return len(self.records)
 
     async def load(self) -> Loaded:
-        is_new = self._unix_ms == 0
-        return Loaded(tuple(self.records), self._now_ms, self._unix_ms, is_new)
+        return Loaded(tuple(self.records), self._now_ms, self._unix_ms)
 
     async def append(self, records: Sequence[JournalRecord], now_ms: int) -> None:
         self.records.extend(records)

@@ -45,8 +45,6 @@ class Loaded(Struct, frozen=True):
     """Journal time of the latest batch; 0 when there is none."""
     unix_ms: int = 0
     """When that was by the wall clock, as Unix time; 0 when there is none."""
-    is_new: bool = True
-    """Nothing was ever written to it."""
     shards: int = 1
     """Journals into which the jobs of its store are divided, this one among them."""
 

@@ -20,7 +20,7 @@ async def opened(store: Store) -> Journal:
     """Open a journal that holds nothing."""
     journal = await store.open()
     loaded = await journal.load()
-    assert (0, 0, 0, True) == (len(loaded.records), loaded.now_ms, loaded.unix_ms, loaded.is_new)
+    assert (0, 0, 0) == (len(loaded.records), loaded.now_ms, loaded.unix_ms)
     return journal
 
 
@@ -38,7 +38,7 @@ async def test_new_journal_is_empty(store: Store) -> None:
 
     assert (0, 0) == (journal.length, journal.size)
     again = await store.reopen(journal)
-    assert (await again.load()).is_new
+    assert not (await again.load()).records
     await again.close()
 
 
@@ -49,7 +49,6 @@ async def test_records_come_back_in_order(store: Store) -> None:
 
     loaded = await journal.load()
     assert joined(batches) == list(loaded.records)
-    assert not loaded.is_new
     assert journal.length == len(loaded.records)
     await journal.close()
 
@@ -107,7 +106,7 @@ async def test_compaction_to_nothing(store: Store) -> None:
 
     journal = await store.reopen(journal)
     loaded = await journal.load()
-    assert ([], 20, False) == (list(loaded.records), loaded.now_ms, loaded.is_new)
+    assert ([], 20) == (list(loaded.records), loaded.now_ms)
     await journal.append(small(2), 30)
     journal = await store.reopen(journal)
     assert list(small(2)) == list((await journal.load()).records)

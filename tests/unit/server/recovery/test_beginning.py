@@ -43,7 +43,7 @@ class Remembered(RecordingJournal):
         await super().append(records, now_ms)
 
     async def load(self) -> Loaded:
-        return replace(await super().load(), now_ms=self._at[0], unix_ms=self._at[1], is_new=False)
+        return replace(await super().load(), now_ms=self._at[0], unix_ms=self._at[1])
 
 
 async def test_epoch_is_higher_than_any_before() -> None:

@@ -78,13 +78,12 @@ class EtcdJournal:
             JournalUnreadable: when a record cannot be read.
             JournalFailed: when etcd cannot be read or written.
         """
-        payloads, is_new = await self._log.open()
+        payloads = await self._log.open()
         batches, records = await asyncio.to_thread(_decode_all, payloads)
         return Loaded(
             records=records,
             now_ms=batches[-1].now_ms if batches else 0,
             unix_ms=batches[-1].unix_ms if batches else 0,
-            is_new=is_new,
             shards=self._shards,
         )
 

@@ -74,8 +74,8 @@ class ShardLog:
         self._broken: JournalFailed | None = None
         self.head = Head()
 
-    async def open(self) -> tuple[list[bytes], bool]:
-        """Begin a life of the owner: return all batches, and whether nothing was ever written.
+    async def open(self) -> list[bytes]:
+        """Begin a life of the owner; return all batches.
 
         It writes a new head and deletes what no head names, so no write of an earlier life can
         succeed any more.
@@ -91,10 +91,9 @@ class ShardLog:
                 if not await self._begin(found):
                     continue
                 with suppress(EtcdCompacted):  # with much history, etcd compacts while this reads
-                    batches = await read_batches(
+                    return await read_batches(
                         self._client, self._prefix, self._shard, self.head, self._revision
                     )
-                    return batches, self.head.next == 0 and self.head.generation == 0
         except EtcdError as error:
             raise JournalFailed(f"shard {self._shard} cannot be read: {error}") from error
         raise JournalFailed(f"shard {self._shard} changes all the time: see who writes to it")

@@ -187,7 +187,7 @@ class SqliteJournal:
         self._tip = contents.tip
         self._length, self._size = len(records), sum(map(len, contents.payloads))
         self._writer.submit(self._tidy)
-        return Loaded(records, now_ms, unix_ms, is_new=contents.tip.sequence == 0)
+        return Loaded(records, now_ms, unix_ms)
 
     def _decode(self, payload: bytes) -> Batch:
         try:

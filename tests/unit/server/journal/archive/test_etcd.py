@@ -164,7 +164,6 @@ async def test_filled_store_is_the_same(state: str, open_one: Open) -> None:
         batch = decode_batch(payloads[-1])
         assert list(loaded.records) == records_in(payloads)
         assert (loaded.now_ms, loaded.unix_ms) == (batch.now_ms, batch.unix_ms)
-        assert not loaded.is_new
         assert (journal.identity, journal.secret) == (IDENTITY, SECRET)
         assert records_in((await read(state)).journals[shard])[-1] == EpochRaised(7)
 

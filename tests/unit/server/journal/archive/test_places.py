@@ -87,7 +87,7 @@ async def test_filled_journal_is_the_same(journal: SqliteJournal, path: Path) ->
     await again.close()
     last = decode_batch(contents.journals[0][-1])
     assert list(loaded.records) == [EpochRaised(1), EpochRaised(2), EpochRaised(3)]
-    assert (loaded.now_ms, loaded.unix_ms, loaded.is_new) == (30, last.unix_ms, False)
+    assert (loaded.now_ms, loaded.unix_ms) == (30, last.unix_ms)
     assert (again.identity, again.secret) == (journal.identity, journal.secret)
     assert epochs_of(places.read(f"sqlite:{other}")) == [1, 2, 3, 4]
     assert [one.name for one in other.parent.iterdir() if "import" in one.name] == []

@@ -53,7 +53,7 @@ async def test_small_journal_comes_in_one_answer(
     client = connect(etcd, prefix)
     claim = await filled(client, prefix)
     limits = note_limits(client)
-    batches, _ = await ShardLog(client, prefix, claim).open()
+    batches = await ShardLog(client, prefix, claim).open()
 
     assert [b"batch %d" % number for number in range(BATCHES)] == batches
     assert [0, PAGE_KEYS_MAX] == limits
@@ -67,7 +67,7 @@ async def test_large_journal_comes_in_pages(
     claim = await filled(client, prefix)
     limits = note_limits(client)
     monkeypatch.setattr(reading, "PAGE_BYTES", 4 * BATCHES)
-    batches, _ = await ShardLog(client, prefix, claim).open()
+    batches = await ShardLog(client, prefix, claim).open()
 
     assert [b"batch %d" % number for number in range(BATCHES)] == batches
     assert [0, PAGE_KEYS] == limits[:2]

@@ -40,7 +40,7 @@ async def claimed(client: EtcdClient, prefix: str, member: str = "one") -> Claim
 
 async def opened(client: EtcdClient, prefix: str, claim: Claim) -> tuple[ShardLog, list[bytes]]:
     log = ShardLog(client, prefix, claim)
-    batches, _ = await log.open()
+    batches = await log.open()
     return log, batches
 
 
