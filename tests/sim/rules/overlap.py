@@ -95,11 +95,10 @@ class OneRoundLives(Checker):
         sealed, sealed_ms = self._sealed.get((server.life, job_id), (0, 0))
         if sealed != number or server.now_ms() < sealed_ms + self.world.timing.start_due_ms:
             return
-        for host in self.world.hosts:
-            if host.plan.job_id == job_id and host.agent is not None:
-                key = (server.life, host.agent.session, number)
-                if key not in self._started:
-                    self._slow.add(key)
+        for session, agent in self.world.agents.items():  # those of strangers, too
+            key = (server.life, session, number)
+            if agent.host.plan.job_id == job_id and key not in self._started:
+                self._slow.add(key)
 
     def _require_excuse(self, server: Server, process: Process) -> None:
         excuse = self._excuse(server, process)
