@@ -37,7 +37,7 @@ NOTICED = {
     "send reports twice": (181, "ConnectionsLast"),
     "forget reports of a broken stream": (39, "ConnectionsLast"),
     "answer without hearing": (5, "NobodyIsLost"),
-    "drop the rest": (47, "ConnectionsLast"),
+    "drop the rest": (80, "ConnectionsLast"),
     "close the newer outbox": (3, "Liveness"),
     "keep the broken stream secret": (31, "LossesArePushed"),
     "lose nested inputs": (15, "Liveness"),
