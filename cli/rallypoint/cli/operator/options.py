@@ -170,9 +170,6 @@ class Command:
                 invocation.close()
 
 
-command = Command
-
-
 def _read(parameter: inspect.Parameter) -> Flag | Operand:
     """Return the option or the word that a parameter describes."""
     kind, spec, default = (

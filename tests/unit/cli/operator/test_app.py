@@ -335,6 +335,32 @@ def test_group_needs_a_command_and_its_flags(
     assert capsys.readouterr().err.startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["drain", "train"], "no NODE given"),
+        (["verdict", "train", "0"], "RUN: '0' is not 1 or more"),
+        (["verdict", "train", "one"], "RUN: 'one' is not a whole number"),
+        (["events", "--last", "-1"], "--last: '-1' is not 0 or more"),
+        (["drain", "train", "a", "--drain-timeout=x"], "--drain-timeout: 'x' is not a number"),
+        (
+            ["resize", "train", "1", "--max-restarts", "-2"],
+            "--max-restarts: '-2' is not -1 or more",
+        ),
+    ],
+)
+def test_words_and_values_are_read_by_their_types(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any coordinator is asked."""
+    name, *rest = words
+    assert app.main(name, rest) == 2
+
+    assert capsys.readouterr().err == (
+        f"rallypoint {name}: error: {text} (see rallypoint {name} --help)\n"
+    )
+
+
 def test_help_shows_words_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """With its paragraphs and defaults; the flags of every command come last."""
     assert app.main("drain", ["--help"]) == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry, write_token
 from rallypoint.cli.operator.failures import CommandFailed
-from rallypoint.cli.operator.options import argument, command, option
+from rallypoint.cli.operator.options import Command, argument, option
 
 if TYPE_CHECKING:
     from rallypoint.cli.operator.access.authority import Issued
@@ -21,7 +21,7 @@ DAYS = 365
 Folder = Annotated[Path, option("--folder", metavar="FOLDER", help="folder of the authority")]
 
 
-@command
+@Command
 def init(
     folder: Folder = FOLDER,
     name: Annotated[
@@ -40,7 +40,7 @@ def init(
     print("Agents, clients and coordinators need the certificate. Keep the key here.")
 
 
-@command
+@Command
 def issue_(
     name: Annotated[str, argument("NAME", help="name of the holder, such as ops-ann")],
     folder: Folder = FOLDER,
@@ -67,7 +67,7 @@ def issue_(
         print(f"--tls-ca {ca} --tls-cert {made.cert} --tls-key {made.key}")
 
 
-@command
+@Command
 def new(
     name: Annotated[str, option("--name", metavar="NAME", help="whose it is, for audit lines")],
     role: Annotated[

@@ -16,14 +16,14 @@ from rallypoint.cli.operator.changes.options import (
 )
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, argument, command, option
+from rallypoint.cli.operator.options import Command, Job, argument, option
 
 if TYPE_CHECKING:
     from rallypoint.cli.operator.changes.goals import Goal
     from rallypoint.client import Client
 
 
-@command
+@Command
 def cancel(
     invocation: Invocation,
     job: Job,
@@ -60,7 +60,7 @@ def cancel(
     _finish(invocation, answer, text, goal, wait)
 
 
-@command
+@Command
 def restart(
     invocation: Invocation,
     job: Job,
@@ -87,7 +87,7 @@ def restart(
     _finish(invocation, answer, text, goal, wait)
 
 
-@command
+@Command
 def resize(
     invocation: Invocation,
     job: Job,

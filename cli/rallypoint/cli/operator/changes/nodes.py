@@ -15,7 +15,7 @@ from rallypoint.cli.operator.changes.options import (
     read_wait,
 )
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, argument, command, option
+from rallypoint.cli.operator.options import Command, Job, argument, option
 
 if TYPE_CHECKING:
     from rallypoint.v1 import node_service_pb2 as nodes_pb2
@@ -27,7 +27,7 @@ DRAIN_S_MAX = 30 * 24 * 3600.0
 Nodes = Annotated[list[str], argument("NODE", help="the nodes, by name")]
 
 
-@command
+@Command
 def drain(
     invocation: Invocation,
     job: Job,
@@ -75,7 +75,7 @@ def drain(
     _for_each(invocation, names, drain_one, wait_for_all if wait.is_wanted else None)
 
 
-@command
+@Command
 def cordon(invocation: Invocation, job: Job, nodes: Nodes, reason: Reason = "") -> None:
     """Keep nodes out of the later rounds of a job. Workers that run there keep running.
 
@@ -94,7 +94,7 @@ def cordon(invocation: Invocation, job: Job, nodes: Nodes, reason: Reason = "") 
     _for_each(invocation, nodes, cordon_one)
 
 
-@command
+@Command
 def uncordon(invocation: Invocation, job: Job, nodes: Nodes, reason: Reason = "") -> None:
     """Let nodes into the later rounds of a job again.
 

@@ -7,10 +7,10 @@ from typing import Annotated
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.completion.scripts import SCRIPTS
 from rallypoint.cli.operator.failures import CommandFailed
-from rallypoint.cli.operator.options import argument, command
+from rallypoint.cli.operator.options import Command, argument
 
 
-@command
+@Command
 def completion(
     shell: Annotated[str, argument("bash|zsh|fish", help="which shell")],
 ) -> None:

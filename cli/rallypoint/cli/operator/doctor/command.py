@@ -13,7 +13,7 @@ from rallypoint.cli.operator.doctor.listeners import find_listeners
 from rallypoint.cli.operator.doctor.machine import examine_machine
 from rallypoint.cli.operator.doctor.report import Report
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import command, option
+from rallypoint.cli.operator.options import Command, option
 from rallypoint.cli.operator.reaching import CONNECT_S_MAX, LOOK_UP_S_MAX, no_sigpipe
 from rallypoint.wire.access import Access
 
@@ -32,7 +32,7 @@ def describe_source(source: str) -> str:
     return "" if source == OPTION else f"from {source}"
 
 
-@command
+@Command
 def doctor(
     invocation: Invocation,
     is_local: Annotated[

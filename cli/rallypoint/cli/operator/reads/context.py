@@ -13,7 +13,7 @@ from rallypoint.cli.operator.connection import to_context
 from rallypoint.cli.operator.contexts import Contexts
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import argument, command
+from rallypoint.cli.operator.options import Command, argument
 from rallypoint.wire.access import PLAIN
 
 COLUMNS = ("CURRENT", "NAME", "COORDINATOR", "TLS", "TOKEN FILE")
@@ -28,7 +28,7 @@ def _write(saved: Contexts) -> None:
     contexts.write_contexts(contexts.contexts_path(os.environ), saved)
 
 
-@command
+@Command
 def list_(invocation: Invocation) -> None:
     """List the contexts."""
     saved = _read()
@@ -52,7 +52,7 @@ def list_(invocation: Invocation) -> None:
     invocation.output.print_table(COLUMNS, rows, flexible="TOKEN FILE")
 
 
-@command
+@Command
 def use(invocation: Invocation, name: Name) -> None:
     """Make a context the current one.
 
@@ -64,7 +64,7 @@ def use(invocation: Invocation, name: Name) -> None:
     invocation.output.note(f"context {name} is the current one: {found.coordinator}")
 
 
-@command
+@Command
 def set_(invocation: Invocation, name: Name) -> None:
     """Save a coordinator under a name.
 
@@ -84,7 +84,7 @@ def set_(invocation: Invocation, name: Name) -> None:
     invocation.output.note(f"context {name} saved: {new.coordinator}")
 
 
-@command
+@Command
 def show(
     invocation: Invocation,
     name: Annotated[
@@ -105,7 +105,7 @@ def show(
         invocation.output.print(f"{key:16}{value}")
 
 
-@command
+@Command
 def delete(invocation: Invocation, name: Name) -> None:
     """Delete a context."""
     saved = _read()

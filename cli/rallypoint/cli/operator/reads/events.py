@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import argument, command, option
+from rallypoint.cli.operator.options import Command, argument, option
 from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import job_pb2
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PREFIX = "EVENT_KIND_"
 
 
-@command
+@Command
 def events(
     invocation: Invocation,
     job: Annotated[str, argument("JOB", help="name of a job; left out: of all jobs")] = "",

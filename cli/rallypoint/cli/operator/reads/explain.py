@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, command
+from rallypoint.cli.operator.options import Command, Job
 from rallypoint.v1 import job_pb2
 
 
-@command
+@Command
 def explain(
     invocation: Invocation,
     job: Job,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import argument, command, option
+from rallypoint.cli.operator.options import Command, argument, option
 
 DISPENSABLE = ("ROUND", "RUN", "WORKERS", "RESTARTS", "AGE", "NODES")
 """In a narrow terminal, the first ones first: REASON is what one looks for."""
 COLUMNS = ("JOB", "RUN", "STATE", "NODES", "WORKERS", "ROUND", "RESTARTS", "AGE", "REASON")
 
 
-@command
+@Command
 def jobs(
     invocation: Invocation,
     prefix: Annotated[str, argument("PREFIX", help="only jobs whose names begin with this")] = "",

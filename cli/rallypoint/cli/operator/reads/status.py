@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, command, option
+from rallypoint.cli.operator.options import Command, Job, option
 from rallypoint.v1 import job_pb2
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ NODES_SHOWN = 20
 ROUNDS_SHOWN = 5
 
 
-@command
+@Command
 def status(
     invocation: Invocation,
     job: Job,

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, argument, command
+from rallypoint.cli.operator.options import Command, Job, argument
 from rallypoint.v1 import job_pb2, verdict_pb2
 
 
-@command
+@Command
 def verdict(
     invocation: Invocation,
     job: Job,

@@ -7,12 +7,12 @@ from typing import Annotated
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, argument, command
+from rallypoint.cli.operator.options import Command, Job, argument
 
 COLUMNS = ("BARRIER", "SCOPE", "GENERATION", "ARRIVED", "WAITING", "LEFT", "MISSING")
 
 
-@command
+@Command
 def list_barriers(invocation: Invocation, job: Job) -> None:
     """List the barriers at which workers wait now, and who is missing.
 
@@ -25,7 +25,7 @@ def list_barriers(invocation: Invocation, job: Job) -> None:
     invocation.output.print_list(found, COLUMNS, describe_barrier, flexible="MISSING", empty=empty)
 
 
-@command
+@Command
 def show(
     invocation: Invocation,
     job: Job,

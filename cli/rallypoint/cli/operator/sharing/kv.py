@@ -16,7 +16,7 @@ from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.cli.operator.failures import CommandFailed, NotFound, TimedOut
 from rallypoint.cli.operator.hints import recommend
 from rallypoint.cli.operator.invocation import Invocation
-from rallypoint.cli.operator.options import Job, argument, command, option
+from rallypoint.cli.operator.options import Command, Job, argument, option
 from rallypoint.client.values import Scope
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ Key = Annotated[str, argument("KEY", help="the key")]
 Prefix = Annotated[str, argument("PREFIX", help="only keys that begin with this")]
 
 
-@command
+@Command
 def get(
     invocation: Invocation,
     job: Job,
@@ -84,7 +84,7 @@ def get(
         _print_value(answer.kvs[0].value)
 
 
-@command
+@Command
 def put(
     invocation: Invocation,
     job: Job,
@@ -104,7 +104,7 @@ def put(
     invocation.output.print_result(answer, text)
 
 
-@command
+@Command
 def list_keys(
     invocation: Invocation,
     job: Job,
@@ -122,7 +122,7 @@ def list_keys(
     invocation.output.print_list(found, COLUMNS, describe_key, flexible="VALUE", empty=empty)
 
 
-@command
+@Command
 def delete(
     invocation: Invocation,
     job: Job,
@@ -137,7 +137,7 @@ def delete(
     invocation.output.print_result(answer, f"{job}: key {key} {text}")
 
 
-@command
+@Command
 def watch(
     invocation: Invocation,
     job: Job,
