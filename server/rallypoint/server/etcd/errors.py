@@ -70,6 +70,7 @@ OUT_OF_SPACE = (
     " or raise its quota"
 )
 CORRUPT = "etcd reports a corrupt member: replace it, then disarm the alarm"
+TOO_LARGE = "a request is too large for etcd: its --max-request-bytes must be at least 1.5 MiB"
 _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("database space exceeded", EtcdOutOfSpace, OUT_OF_SPACE),
     ("invalid auth token", EtcdTokenExpired, "the token for etcd has expired"),
@@ -90,16 +91,8 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
         EtcdRefusedUser,
         "etcd grants the user too little: it needs to read and write the whole prefix",
     ),
-    (
-        "request is too large",
-        EtcdTooLarge,
-        "a request is too large for etcd: its --max-request-bytes must be at least 1.5 MiB",
-    ),
-    (
-        "larger than max",
-        EtcdTooLarge,
-        "a request is too large for etcd: its --max-request-bytes must be at least 1.5 MiB",
-    ),
+    ("request is too large", EtcdTooLarge, TOO_LARGE),
+    ("larger than max", EtcdTooLarge, TOO_LARGE),
     (
         "too many operations",
         EtcdTooLarge,
@@ -110,11 +103,7 @@ _TEXTS: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("no leader", EtcdLeaderLost, "etcd has no leader: start its members, more than half of them"),
     ("leader changed", EtcdLeaderLost, "etcd has changed its leader"),
     ("not leader", EtcdLeaderLost, "etcd has changed its leader"),
-    (
-        "corrupt cluster",
-        EtcdError,
-        CORRUPT,
-    ),
+    ("corrupt cluster", EtcdError, CORRUPT),
 )
 NO_ANSWER = "etcd did not answer in time: see that more than half of its members run"
 _LATE = ("timed out", "deadline exceeded")

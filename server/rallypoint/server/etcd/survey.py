@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import grpc
 from aetcd import rpc
@@ -20,21 +21,25 @@ NAMES_MAX = 3
 
 async def find_silent(client: EtcdClient) -> tuple[str, ...]:
     """Return the endpoints that do not answer, as `host:port`; takes up to ANSWER_LIMIT_S."""
-    endpoints = tuple(client.endpoints)
-    answers = await asyncio.gather(*(_answers(endpoint) for endpoint in endpoints))
     return tuple(
-        endpoint.name
-        for endpoint, is_answered in zip(endpoints, answers, strict=True)
-        if not is_answered
+        name
+        for name, answer in await _ask_all(client)
+        if isinstance(answer, grpc.aio.AioRpcError) and answer.code() in _SILENCE
     )
 
 
-async def _answers(endpoint: Endpoint) -> bool:
-    try:
-        await endpoint.upkeep.Status(rpc.StatusRequest(), timeout=ANSWER_LIMIT_S)
-    except grpc.aio.AioRpcError as error:
-        return error.code() not in _SILENCE
-    return True
+async def _ask_all(client: EtcdClient) -> list[tuple[str, Any]]:
+    """Return the status of each endpoint, or the error instead of it, by name."""
+
+    async def ask(endpoint: Endpoint) -> tuple[str, Any]:
+        try:
+            return endpoint.name, await endpoint.upkeep.Status(
+                rpc.StatusRequest(), timeout=ANSWER_LIMIT_S, metadata=client.metadata()
+            )
+        except grpc.aio.AioRpcError as error:
+            return endpoint.name, error
+
+    return await asyncio.gather(*map(ask, client.endpoints))
 
 
 async def find_lossy(client: EtcdClient) -> str:
@@ -42,12 +47,10 @@ async def find_lossy(client: EtcdClient) -> str:
 
     Takes up to ANSWER_LIMIT_S.
     """
-    endpoints = tuple(client.endpoints)
-    versions = await asyncio.gather(*(_version(client, endpoint) for endpoint in endpoints))
     lossy = {
-        endpoint.name: version
-        for endpoint, version in zip(endpoints, versions, strict=True)
-        if is_lossy(version)
+        name: answer.version
+        for name, answer in await _ask_all(client)
+        if not isinstance(answer, grpc.aio.AioRpcError) and is_lossy(answer.version)
     }
     if not lossy:
         return ""
@@ -60,17 +63,6 @@ async def find_lossy(client: EtcdClient) -> str:
 def is_lossy(version: str) -> bool:
     """Return whether members of this version may lose what they have confirmed: 3.5.0 to 3.5.5."""
     return re.match(r"3\.5\.[0-5](?!\d)", version) is not None
-
-
-async def _version(client: EtcdClient, endpoint: Endpoint) -> str:
-    """Return the version of a member; empty when it does not tell."""
-    try:
-        answer = await endpoint.upkeep.Status(
-            rpc.StatusRequest(), timeout=ANSWER_LIMIT_S, metadata=client.metadata()
-        )
-    except grpc.aio.AioRpcError:
-        return ""
-    return str(answer.version)
 
 
 async def explain(client: EtcdClient, why: str) -> str:

@@ -47,17 +47,15 @@ def to_transaction(
 
 
 def _to_compare(condition: Condition) -> Any:
-    name = condition.target.value
-    target = {
-        "create_revision": rpc.Compare.CREATE,
-        "mod_revision": rpc.Compare.MOD,
-        "lease": rpc.Compare.LEASE,
-        "value": rpc.Compare.VALUE,
-    }[name]
-    compare = rpc.Compare(key=condition.key, result=rpc.Compare.EQUAL, target=target)
-    is_value = condition.target is Target.VALUE
-    setattr(compare, name, condition.value if is_value else condition.number)
-    return compare
+    kinds = {
+        Target.CREATED: rpc.Compare.CREATE,
+        Target.MODIFIED: rpc.Compare.MOD,
+        Target.LEASE: rpc.Compare.LEASE,
+        Target.VALUE: rpc.Compare.VALUE,
+    }
+    target, name = condition.target, condition.target.value
+    wanted = {name: condition.value if target is Target.VALUE else condition.number}
+    return rpc.Compare(key=condition.key, result=rpc.Compare.EQUAL, target=kinds[target], **wanted)
 
 
 def _to_operation(operation: Operation) -> Any:

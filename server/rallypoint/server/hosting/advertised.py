@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from rallypoint.base.addresses import first_host
-from rallypoint.base.background import keep_looking
 from rallypoint.base.log import get_logger
 from rallypoint.base.names import open_connection
 from rallypoint.server.shards.standing import REMIND_S
@@ -42,16 +40,8 @@ class Advertised:
         """Ids of the members that had this address at the last look."""
         self._remind_s = 0.0
 
-    async def watch(self, members: Mapping[str, Member]) -> None:
-        """Look now and then, and log what is wrong, until cancelled.
-
-        Args:
-            members: all coordinators of the store by their ids, kept up to date.
-        """
-        await keep_looking([partial(self.look, members)], LOOK_S)
-
     async def look(self, members: Mapping[str, Member]) -> None:
-        """Look once, and log what is wrong."""
+        """Log what is wrong; `members` are all coordinators of the store by their ids."""
         trouble = self.compare(members)
         if trouble or len(self._seen) < 2:
             self._note(trouble or await self.connect())

@@ -9,13 +9,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from rallypoint.base.addresses import parse_endpoint
-from rallypoint.base.background import Background
+from rallypoint.base.background import Background, keep_looking
 from rallypoint.base.log import get_logger
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.survey import find_lossy
-from rallypoint.server.hosting.advertised import Advertised
+from rallypoint.server.hosting.advertised import LOOK_S, Advertised
 from rallypoint.server.hosting.host import Host, Listening, hosting
 from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
 from rallypoint.server.hosting.shard import ShardSettings, Sharing
@@ -77,7 +78,8 @@ async def owning(
             log.warning("lossy_etcd_found", why=lossy)
         advertised = Advertised(address, (lambda: None) if gate is None else gate.note_probe)
         ownership.address_trouble = lambda: advertised.trouble
-        background.start(advertised.watch(ownership.view.members))
+        look = partial(advertised.look, ownership.view.members)
+        background.start(keep_looking([look], LOOK_S))
         store = fleet.conditions(prefix)
         fact = Fact(prefix, address, fleet.shard_count, store=store, identity=fleet.identity)
         await ownership.run(fact, host)

@@ -36,23 +36,19 @@ class Standing:
         """
         self._client = client
         self._woken = woken
-        self._trouble = ""
+        self.trouble = ""
+        """Why nothing can be decided, in one line; empty while that is possible."""
         self._refused: dict[int, tuple[str, float]] = {}
         """Why shards could not be served, and until when that is worth telling."""
         self._remind_s = 0.0
         self._guess = ""
         """Why etcd may be out of reach, while a renewal of the lease is late."""
 
-    @property
-    def trouble(self) -> str:
-        """Why nothing can be decided, in one line; empty while that is possible."""
-        return self._trouble
-
     def why(self, shard: int) -> str:
         """Return why a shard is not served; empty: no reason is known."""
         why, until_s = self._refused.get(shard, ("", 0.0))
         is_fresh = asyncio.get_running_loop().time() < until_s
-        return self._trouble or (why if is_fresh else "")
+        return self.trouble or (why if is_fresh else "")
 
     def refuse(self, shard: int, why: str) -> None:
         """Note that a shard cannot be served, and why."""
@@ -66,13 +62,13 @@ class Standing:
     def note(self, trouble: str) -> None:
         """Note why nothing can be decided; empty: it can be again."""
         now_s = asyncio.get_running_loop().time()
-        if trouble and (trouble != self._trouble or now_s >= self._remind_s):
+        if trouble and (trouble != self.trouble or now_s >= self._remind_s):
             log.warning("decisions_stopped", why=trouble)
             self._remind_s = now_s + REMIND_S
-        elif not trouble and self._trouble:
+        elif not trouble and self.trouble:
             log.info("decisions_resumed")
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if trouble != self.trouble:
+            self.trouble = trouble
             self._woken()
 
     def lose(self, why: str) -> None:
