@@ -63,6 +63,8 @@ class Loop(asyncio.AbstractEventLoop):
         """Exceptions that nothing handled."""
         self.wake_ns = 0
         """The process gets no turn before: it is frozen, or busy."""
+        self.thaws_ns = 0
+        """When the last freeze ends, or has ended."""
         self.is_queued = False
         self.is_awaited = False
         """The schedule wakes it at `wake_ns`."""
@@ -95,6 +97,7 @@ class Loop(asyncio.AbstractEventLoop):
     def freeze(self, ns: int) -> None:
         """Give the process no turn for so long, from now on."""
         self.wake_ns = max(self.wake_ns, self.schedule.now_ns + ns)
+        self.thaws_ns = max(self.thaws_ns, self.wake_ns)
 
     @property
     def is_frozen(self) -> bool:
@@ -104,6 +107,7 @@ class Loop(asyncio.AbstractEventLoop):
     def thaw(self) -> None:
         """End a freeze."""
         self.wake_ns = self._busy_ns
+        self.thaws_ns = min(self.thaws_ns, self.schedule.now_ns)
         self.schedule.queue(self)
 
     def turn(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rallypoint.agent.workers.helper_watch import FENCE_MARGIN_MS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, job_service_pb2, verdict_pb2
 from sim.shells.loop import NS, Loop
@@ -28,6 +29,7 @@ FORBIDDEN = frozenset({"library_failed", "stream_end_dropped"})
 ALONE = "all workers exited with 0;"
 """Last words of an agent that was alone in its round, with a success that was not confirmed."""
 SIGTERM_EXIT = 128 + 15
+MARGIN_NS = FENCE_MARGIN_MS * NS // 1_000
 
 
 class Rules:
@@ -141,8 +143,13 @@ class Rules:
                 continue
             for other in group.living:
                 text = f"{worker.group.key} starts while pid {other.pid} of {group.key} lives"
-                # Nothing kills on a host where both the agent and the helper stand still.
-                stands_still = other.owner.loop.is_frozen and other.owner.helper.is_frozen
+                # Nothing kills on a host where both the agent and the helper stand still. An agent
+                # that continues gives its helper its time again.
+                loop = other.owner.loop
+                was_frozen = self.world.schedule.now_ns < loop.thaws_ns + int(
+                    FENCE_MARGIN_MS * NS / 1_000
+                )
+                stands_still = (loop.is_frozen or was_frozen) and other.owner.helper.is_frozen
                 self._require("FenceHolds", other.is_blocked or stands_still, text)
 
     def _check_budget(self, group: Group) -> None:
