@@ -43,10 +43,13 @@ class Clocks(Struct):
         if self._is_known(record):
             return
         distance_ms = record.unix_ms - record.at_ms
-        if self.since_ms and record.at_ms <= self.since_ms[-1]:  # the clock was set again at once
-            self.distances_ms[-1] = distance_ms
-            return
-        self.since_ms.append(record.at_ms)
+        at_ms = record.at_ms
+        if self.since_ms and at_ms <= self.since_ms[-1]:  # the clock was set again at once
+            at_ms = self.since_ms.pop()
+            del self.distances_ms[-1]
+            if self._is_known(record):  # it was set back; a replay of `records` ends here, too
+                return
+        self.since_ms.append(at_ms)
         self.distances_ms.append(distance_ms)
         if len(self.since_ms) > DISTANCES_MAX:
             del self.since_ms[0], self.distances_ms[0]

@@ -58,6 +58,19 @@ def test_clock_that_was_set_counts(clocks: Clocks) -> None:
     assert first + 60_000 == shown(750, clocks, 1_000)
 
 
+def test_clock_that_was_set_back_at_once_leaves_nothing(clocks: Clocks) -> None:
+    """A replay of the records leads to the same distances, whatever was measured in a moment."""
+    clocks.measure(1_000, NOON_MS)
+    clocks.measure(2_000, NOON_MS + 60_000)
+    clocks.measure(2_000, NOON_MS + 1_000 + DRIFT_MS_MAX // 2)
+    replayed = Clocks()
+    for record in clocks.records():
+        replayed.take(record)
+
+    assert [1_000] == clocks.since_ms
+    assert clocks == replayed
+
+
 def test_oldest_distances_are_dropped(clocks: Clocks) -> None:
     """Before the oldest one that is left, it holds too."""
     for number in range(DISTANCES_MAX + 2):
