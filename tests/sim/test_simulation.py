@@ -107,8 +107,9 @@ OPTIONS = {
 """What the seeds of a hunt do, for bugs that few of the others notice. Their coordinators have no
 memory, unless the bug is about that."""
 NEAR = 10
-MOST_TRANSITIONS = 370
-"""Of those in `coverage.EXPECTED`; the rare ones take more seeds than there is time for here."""
+MOST_TRANSITIONS = 350
+"""Of the 474 in `coverage.EXPECTED`. The rare ones take more seeds than there is time for here, and
+other commits draw other seeds: they reach 364 to 378."""
 
 
 def check_seeds(seeds: Iterable[int], options: Mapping[str, str] | None = None) -> Summary:
@@ -204,7 +205,7 @@ def test_stalls_spare_jobs_with_leases_of_their_own(monkeypatch: pytest.MonkeyPa
 
     It is the longer time to return that does it: with a lease for it, one is.
     """
-    options, seeds = {"kinds": "stall", "features": "own_lease"}, range(120, 180)
+    options, seeds = {"kinds": "stall", "features": "own_lease"}, range(40, 100)
     assert [] == [found.failure for seed in seeds if (found := run_seed(seed, options)).failure]
 
     monkeypatch.setattr(State, "return_ms", State.lease_ms)
