@@ -60,7 +60,7 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
         "--rdzv-endpoint: 'h:0' is not HOST:PORT of a coordinator",
     ),
     ((HERE, "--rdzv-conf=join_timeout", OBEDIENT), "'join_timeout' is not KEY=VALUE"),
-    ((HERE, "--rdzv-conf=jointimeout=3", OBEDIENT), "--rdzv-conf: 'jointimeout' is unknown;"),
+    ((HERE, "--rdzv-conf=join_timeout=x", OBEDIENT), "--rdzv-conf: join_timeout: 'x' is not a"),
     (
         (HERE, "--rdzv-conf=join_timeout=soon", OBEDIENT),
         "--rdzv-conf: join_timeout: 'soon' is not a number of seconds",

@@ -69,6 +69,7 @@ def events(found: Resolution) -> list[str]:
         ("--standalone", "PET_RDZV_ID=x PET_RDZV_BACKEND=c10d", OWN, "rendezvous_flags_ignored"),
         ("--coordinator=c --monitor-interval=5", "", "c:50051", "monitor_interval_ignored"),
         ("--coordinator=c --rdzv-conf=use_libuv=1", "", "c:50051", "rdzv_conf_keys_ignored"),
+        ("--coordinator=c --rdzv-conf=a=1", "", "c:50051", "rdzv_conf_keys_not_recognized"),
         ("--coordinator=c --rdzv-conf=is_host=1", "", "c:50051", ""),
         ("--coordinator=c --rdzv-conf=timeout=1", "", "c:50051", ""),
         (

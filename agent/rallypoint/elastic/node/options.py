@@ -13,7 +13,12 @@ from msgspec import Struct
 
 from rallypoint.agent.preload.command import Preload
 from rallypoint.agent.preload.names import AUTO, parse_calls, parse_modules
-from rallypoint.base.limits import LEASE_MS_MAX, LEASE_MS_MIN
+from rallypoint.base.limits import (
+    HEARTBEAT_MS_MAX,
+    HEARTBEAT_MS_MIN,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+)
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration
@@ -32,7 +37,6 @@ UNUSED = frozenset(
         "etcd_prefix",
         "heartbeat",
         "heartbeat_timeout",
-        "is_host",
         "key",
         "protocol",
         "read_timeout",
@@ -134,11 +138,15 @@ def parse_options(config: Mapping[str, Any]) -> JobOptions:
     for key, parse in _KEYS.items():
         if config.get(key) is not None:
             fields[key] = _read(key, config[key], parse)
-    if (INTERVAL in config or ATTEMPTS in config) and "lease" not in fields:
+    if INTERVAL in config or ATTEMPTS in config:
+        # torch takes any value, so use the nearest that a job may have.
         interval_ms = _read(INTERVAL, config.get(INTERVAL, INTERVAL_MS / 1000), _milliseconds)
         attempts = _read(ATTEMPTS, config.get(ATTEMPTS, ATTEMPTS_COUNT), _count)
-        fields["lease"] = min(max(interval_ms * attempts, LEASE_MS_MIN), LEASE_MS_MAX)
-    known = _KEYS.keys() | {"timeout", "last_call_timeout", INTERVAL, ATTEMPTS}
+        fields.setdefault("lease", min(max(interval_ms * attempts, LEASE_MS_MIN), LEASE_MS_MAX))
+        if INTERVAL in config:
+            beat_ms = min(max(interval_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
+            fields.setdefault("heartbeat_interval", beat_ms)
+    known = _KEYS.keys() | {"timeout", "last_call_timeout", INTERVAL, ATTEMPTS, "is_host"}
     unused, unknown = sorted(UNUSED & config.keys()), sorted(config.keys() - known - UNUSED)
     if unused:
         log.info("rdzv_configs_ignored", keys=unused, why="no store is used")

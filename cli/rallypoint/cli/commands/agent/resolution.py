@@ -75,6 +75,11 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     unused = rdzv_conf.unused(args.rdzv_conf)
     if unused:
         notes.append(Note("rdzv_conf_keys_ignored", {"keys": unused, "why": "no store is used"}))
+    unknown = rdzv_conf.unknown(args.rdzv_conf)
+    if unknown:
+        near = rdzv_conf.find_near(unknown)
+        fields = {"keys": unknown, **({"did_you_mean": near} if near else {})}
+        notes.append(Note("rdzv_conf_keys_not_recognized", fields))
     if "monitor_interval" in args.given:
         why = "nothing is polled: exits are noticed at once"
         notes.append(Note("monitor_interval_ignored", {"why": why}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from rallypoint.base.limits import (
     HEARTBEAT_MS_MAX,
@@ -46,7 +47,7 @@ _WORDS = {
 
 
 class BadConf(Exception):
-    """An unknown key, or a value that its flag does not accept; with a text for the user."""
+    """A value that its flag does not accept; with a text for the user."""
 
 
 def parse(text: str) -> dict[str, str]:
@@ -68,12 +69,9 @@ def apply(args: Values) -> None:
     """Set the flags that the keys stand for, except those that were given directly.
 
     Raises:
-        BadConf: for the first bad key.
+        BadConf: for the first bad value.
     """
     conf: dict[str, str] = args.rdzv_conf
-    for key in conf:
-        if key not in USED and key not in UNUSED:
-            raise BadConf(f"{key!r} is unknown; keys with an effect: {', '.join(USED)}")
     is_host(conf)
     for dest, value in _translate(conf).items():
         if dest not in args.given:
@@ -108,8 +106,9 @@ def _translate(conf: dict[str, str]) -> dict[str, int]:
     if INTERVAL in conf or ATTEMPTS in conf:
         interval_ms = values.get("heartbeat_interval", INTERVAL_MS)
         attempts = _convert(ATTEMPTS, conf, positive_int) if ATTEMPTS in conf else ATTEMPTS_COUNT
-        _require(INTERVAL, interval_ms, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
-        # torchrun accepts any value, so use the nearest lease that a job may have.
+        # torchrun accepts any value, so use the nearest that a job may have.
+        if INTERVAL in conf:
+            values["heartbeat_interval"] = min(max(interval_ms, HEARTBEAT_MS_MIN), HEARTBEAT_MS_MAX)
         values["lease"] = min(max(interval_ms * attempts, LEASE_MS_MIN), LEASE_MS_MAX)
     return values
 
@@ -121,11 +120,16 @@ def _convert(key: str, conf: dict[str, str], parse_value: Callable[[str], int]) 
         raise BadConf(f"{key}: {error}") from None
 
 
-def _require(key: str, value_ms: int, low_ms: int, high_ms: int) -> None:
-    if not low_ms <= value_ms <= high_ms:
-        raise BadConf(f"{key} must be {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
-
-
 def unused(conf: dict[str, str]) -> list[str]:
-    """Return the keys that have no effect here, sorted."""
+    """Return the keys of torch that have no effect here, sorted."""
     return sorted(UNUSED & conf.keys())
+
+
+def unknown(conf: dict[str, str]) -> list[str]:
+    """Return the keys that nobody knows, sorted. torchrun ignores them, so they end no launch."""
+    return sorted(conf.keys() - UNUSED - set(USED))
+
+
+def find_near(keys: list[str]) -> str:
+    """Return the key with an effect that one of these may have been meant for; "" if none."""
+    return next((near for key in keys for near in get_close_matches(key, USED, n=1)), "")
