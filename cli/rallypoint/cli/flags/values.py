@@ -71,7 +71,9 @@ def within(low: float, high: float, kind: type[float] = float) -> Callable[[str]
     def parse(value: str) -> float:
         parsed = _whole(value) if kind is int else number(value)
         if not low <= parsed <= high:
-            range_ = f"{low:g} or more" if high >= COUNT_MAX else f"within {low:g} and {high:.0f}"
+            if high >= COUNT_MAX and parsed > high:
+                raise BadValue(f"{value!r} is more than {high}")
+            range_ = f"within {low:g} and {high:.0f}" if high < COUNT_MAX else f"{low:.10g} or more"
             raise BadValue(f"{value!r} is not {range_}")
         return parsed
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.base.limits import COUNT_MAX
 from rallypoint.cli.commands.agent.command import build_parser
 from rallypoint.cli.flags.flag import BadValue
-from rallypoint.cli.flags.values import endpoints, natural_int
+from rallypoint.cli.flags.values import endpoints, natural_int, within
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,21 @@ def test_count_fits_into_the_contract() -> None:
     assert natural_int("2147483647") == 2**31 - 1
     with pytest.raises(BadValue, match="is more than 2147483647"):
         natural_int("2147483648")
+
+
+@pytest.mark.parametrize(
+    ("low", "text", "why"),
+    [
+        (0, "-1", "'-1' is not 0 or more"),
+        (0, "2147483648", "'2147483648' is more than 2147483647"),
+        (-COUNT_MAX, "2147483648", "'2147483648' is more than 2147483647"),
+    ],
+)
+def test_a_number_without_a_limit_of_its_own_is_refused_with_the_side(
+    low: int, text: str, why: str
+) -> None:
+    """A number that is too large is not called too small."""
+    with pytest.raises(BadValue) as refused:
+        within(low, COUNT_MAX, int)(text)
+
+    assert str(refused.value) == why
