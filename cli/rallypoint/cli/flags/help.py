@@ -34,7 +34,7 @@ def format_help(usage: Usage, width: int, *, is_whole: bool) -> str:
     program = " script [args ...]" if usage.takes_program else ""
     words = "".join(f" {operand.shown}" for operand in usage.operands)
     usage_line = f"Usage: {usage.prog} [flags]{words}{program}"
-    paragraphs = [textwrap.wrap(one, width) for one in usage.summary.split("\n\n")]
+    paragraphs = [_wrap(one, width) for one in usage.summary.split("\n\n")]
     lines = [line for one in paragraphs for line in (*one, "")] + [usage_line]
     lines += [""] if usage.operands else []
     for operand in usage.operands:
@@ -52,14 +52,14 @@ def format_help(usage: Usage, width: int, *, is_whole: bool) -> str:
         others = tuple(flag for flag in group.flags if flag not in basics)
         lines += _group_lines(Group(group.title, others, group.note), width) if others else []
     for note in usage.notes:
-        lines += ["", *textwrap.wrap(note, width)]
+        lines += ["", *_wrap(note, width)]
     return "\n".join(lines)
 
 
 def _group_lines(group: Group, width: int) -> list[str]:
     lines = ["", f"{group.title}:"]
     if group.note:
-        lines += textwrap.wrap(group.note, width, initial_indent="  ", subsequent_indent="  ")
+        lines += [f"  {line}" for line in _wrap(group.note, width - 2)]
     for flag in group.flags:
         lines += _entry_lines(describe_names(flag), describe(flag), width)
     return lines
@@ -69,14 +69,17 @@ def _entry_lines(name: str, text: str, width: int) -> Iterator[str]:
     """Yield a name with its text beside it."""
     indent = " " * (NAME_WIDTH + 4)
     head = f"  {name}"
-    wrapped = textwrap.wrap(
-        text, width - len(indent), break_long_words=False, break_on_hyphens=False
-    )
+    wrapped = _wrap(text, width - len(indent))
     if len(head) > NAME_WIDTH + 2:
         yield head
         head = ""
     yield f"{head:{len(indent)}}{wrapped[0]}".replace(_NO_BREAK, " ")
     yield from (f"{indent}{line}".replace(_NO_BREAK, " ") for line in wrapped[1:])
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Return the lines of a text; a flag is not split."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def describe_names(flag: Flag) -> str:

@@ -84,3 +84,10 @@ def test_menus_fit(menu: Menu) -> None:
 
     assert [line for line in lines if len(line) > 80] == []
     assert [name for name, text in menu.commands.items() if text.endswith(".")] == []
+
+
+def test_a_flag_in_the_prose_is_not_split() -> None:
+    """A person searches for it, and copies it."""
+    usage = Parser("rallypoint x", "The next round waits for --fence-after.", ())
+
+    assert "--fence-after" in format_help(usage, 36, is_whole=True)
