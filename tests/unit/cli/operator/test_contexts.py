@@ -50,6 +50,7 @@ def test_contexts_are_saved_chosen_and_deleted(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
 
     assert [(one["name"], one["current"]) for one in found] == [("dev", True), ("prod", False)]
+    assert list(found[1]) == ["name", "current", "coordinator", "tls_ca"]
     assert found[1]["tls_ca"] == os.path.abspath("ca.pem")
     assert lines == [
         ["CURRENT", "NAME", "COORDINATOR", "TLS", "TOKEN", "FILE"],

@@ -119,7 +119,8 @@ def delete(invocation: Invocation, name: Name) -> None:
 
 def _to_json(saved: Contexts, name: str) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(saved.contexts[name])
-    return {"name": name, "current": name == saved.current, **values}
+    shown = {"name": name, "current": name == saved.current}
+    return {**shown, "coordinator": values.pop("coordinator"), **values}
 
 
 GROUPS = {"context": {"list": list_, "use": use, "set": set_, "show": show, "delete": delete}}
