@@ -18,9 +18,10 @@ INTRODUCTION = """\
 
 # Commands
 
-The commands of an operator; [The rallypoint command](../cli.md) explains them. Each also has the
-flags at the end of this page, which may stand before the command, too. The flags of
-`rallypoint agent`, `coordinator`, `relay` and `journal` are in [Flags](flags.md).
+The commands of an operator; [The rallypoint command](../cli.md) explains them. Each, except
+`certs`, `token` and `completion`, also has the flags at the end of this page, which may stand
+before the command, too. The flags of `rallypoint agent`, `coordinator`, `relay` and `journal` are
+in [Flags](flags.md).
 """
 
 

@@ -53,7 +53,8 @@ def command_lines(name: str, parser: Parser) -> Iterator[str]:
     yield from (f"## `{name}{words}`", "", parser.summary, "")
     if parser.operands:
         rows = tuple(
-            (f"`{operand.shown}`", operand.help.replace("|", "\\|")) for operand in parser.operands
+            (f"`{operand.shown}`".replace("|", "\\|"), operand.help.replace("|", "\\|"))
+            for operand in parser.operands
         )
         yield from (*markdown_table(("word", "meaning"), rows), "")
     for group in parser.groups:

@@ -69,7 +69,9 @@ def issue_(
 
 @Command
 def new(
-    name: Annotated[str, option("--name", metavar="NAME", help="whose it is, for audit lines")],
+    name: Annotated[
+        str, option("--name", metavar="NAME", help="whose it is, for audit lines; needed")
+    ],
     role: Annotated[
         Role,
         option(
