@@ -126,7 +126,7 @@ def unused(conf: dict[str, str]) -> list[str]:
 
 
 def unknown(conf: dict[str, str]) -> list[str]:
-    """Return the keys that nobody knows, sorted. torchrun ignores them, so they end no launch."""
+    """Return the keys that are not known, sorted. torchrun ignores them, so they end no launch."""
     return sorted(conf.keys() - UNUSED - set(USED))
 
 
