@@ -85,6 +85,12 @@ class Arena:
         """All hosts."""
         return [self.host(number) for number in range(len(self.sites))]
 
+    @property
+    def agents(self) -> dict[SessionId, Any]:
+        """All agents, by session."""
+        found = [host.agent for host in self.hosts if host.agent is not None]
+        return {agent.session: agent for agent in found}
+
     def plan_of(self, session: SessionId) -> NodePlan:
         """Return how the agent of a session was started."""
         return next(
