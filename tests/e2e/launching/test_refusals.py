@@ -90,7 +90,7 @@ BAD_VARIABLES = [
     (("PET_LABEL", "rack=1,x"), "PET_LABEL: 'x' is not KEY=VALUE"),
     (("PET_LOG_LEVEL", "loud"), "PET_LOG_LEVEL: 'loud' is not one of debug, info"),
     (("PET_RDZV_CONF", "=1"), "PET_RDZV_CONF: '=1' is not KEY=VALUE"),
-    (("PET_RDZV_CONF", "a=1"), "PET_RDZV_CONF: 'a' is unknown"),
+    (("PET_RDZV_CONF", "timeout=a"), "PET_RDZV_CONF: timeout: 'a' is not a number"),
     (("PET_RDZV_ENDPOINT", "a:b"), "PET_RDZV_ENDPOINT: 'a:b' is not HOST:PORT"),
     (("PET_LEASE", "1"), "PET_LEASE must be 1.5 to 3600 seconds"),
     (("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a"),
