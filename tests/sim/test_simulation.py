@@ -107,9 +107,9 @@ OPTIONS = {
 """What the seeds of a hunt do, for bugs that few of the others notice. Their coordinators have no
 memory, unless the bug is about that."""
 NEAR = 10
-MOST_TRANSITIONS = 350
+MOST_TRANSITIONS = 358
 """Of the 474 in `coverage.EXPECTED`. The rare ones take more seeds than there is time for here, and
-other commits draw other seeds: they reach 364 to 378."""
+each commit draws other seeds: those of nine commits reached 364 to 378."""
 
 
 def check_seeds(seeds: Iterable[int], options: Mapping[str, str] | None = None) -> Summary:
@@ -241,7 +241,7 @@ def test_seeds_are_a_swarm() -> None:
 def test_durable_coordinators_start_again() -> None:
     """Often enough that the rules about it have something to judge, whatever the disk did."""
     summary = Summary()
-    for seed in range(16):
+    for seed in range(24):
         disk = ",".join(fault.name for fault in DiskFault)
         options = {"durable": "1", "disk": disk, "disk_every_ms": "1500"}
         summary.add(run_seed(seed, options))
@@ -250,7 +250,7 @@ def test_durable_coordinators_start_again() -> None:
     assert [result.failure for result in summary.failures] == []
     assert counts["event", "coordinator restored"] >= 40
     for fault in DiskFault:
-        assert counts["disk", fault.value] >= 3, fault
+        assert counts["disk", fault.value] >= 5, fault
 
 
 def test_partitions_end_with_the_faults() -> None:

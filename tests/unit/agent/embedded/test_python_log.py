@@ -54,6 +54,7 @@ def test_level(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 def test_old_torchrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It configures logging by a line of its log; waits are explained all the same."""
     monkeypatch.delenv("LOGLEVEL", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.distributed.run", raising=False)  # of another test
     with unconfigured():
         logging.info("Using nproc_per_node=2.")  # as torchrun does
         PythonLogger().info("unseen")
