@@ -314,3 +314,23 @@ def stop_reason(agent: FakeAgent) -> RoundReason:
     """Return the reason why the agent has to stop."""
     assert isinstance(agent.desired, DesiredStop), agent.desired
     return agent.desired.reason
+
+
+def come_back(
+    agent: FakeAgent,
+    state: NodeState = NodeState.STARTED,
+    exits: Sequence[WorkerExit] = (),
+    acknowledged: int | None = None,
+) -> None:
+    """Let an agent say Hello with the round that it holds, or ready if it holds none.
+
+    Args:
+        agent: which was there before.
+        state: of the round that it holds.
+        exits: of its workers.
+        acknowledged: its latest report of which it knows that it has arrived; None: all have.
+    """
+    holds = agent.last_round > agent.clean
+    held = agent.held_round(state, exits) if holds else None
+    assert agent.hello(held=held, acknowledged=acknowledged).refusal is None
+    agent.beats = True

@@ -19,9 +19,8 @@ from rallypoint.server.core.restore import Restored, restore
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from support.core.barriers import TIMEOUT_MS, Meeting, rank
 from support.core.coordinator import Bench
-from support.core.fake_agents import JOB, finished
+from support.core.fake_agents import JOB, come_back, finished
 from support.core.keys import Sharing
-from support.recovery.returns import come_back
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
 

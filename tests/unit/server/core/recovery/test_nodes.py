@@ -22,9 +22,8 @@ from rallypoint.server.core.rounds.fences import SLACK_MS
 from rallypoint.server.core.step import Transition
 from support.core.adoption import WINDOW_MS
 from support.core.coordinator import Bench
-from support.core.fake_agents import JOB, finished
+from support.core.fake_agents import JOB, come_back, finished
 from support.core.health import SPEC, cordon, fail_again, health
-from support.recovery.returns import come_back
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
 LEASE_MS = Timing().lease_ms

@@ -16,9 +16,8 @@ from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
 from support.core.coordinator import Bench, Death, Died
 from support.core.decisions import RoundSealed, RoundSettled, RoundStopped
-from support.core.fake_agents import FakeAgent, finished, worker_exit
+from support.core.fake_agents import FakeAgent, come_back, finished, worker_exit
 from support.core.health import SPEC, health
-from support.recovery.returns import come_back
 
 PAIR = JobSpec(min_nodes=2, max_nodes=2, max_restarts=1)
 LEASE_MS = Timing().lease_ms

@@ -12,8 +12,7 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import SLACK_MS, fenced_until_ms
 from support.core.coordinator import Bench
-from support.core.fake_agents import FakeAgent, worker_exit
-from support.recovery.returns import come_back
+from support.core.fake_agents import FakeAgent, come_back, worker_exit
 
 PAIR = JobSpec(min_nodes=1, max_nodes=2, max_restarts=1, settle_ms=0)
 LEASE_MS, ATTEMPT_MS = Timing().lease_ms, Timing().window_ms

@@ -14,9 +14,8 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.rounds.timelines import find_disorder, find_marks
 from rallypoint.server.core.step import Transition
 from support.core.coordinator import Bench
-from support.core.fake_agents import worker_exit
+from support.core.fake_agents import come_back, worker_exit
 from support.core.rounds import pair
-from support.recovery.returns import come_back
 
 IMPORTED, GROUPED = Milestone.IMPORTED, Milestone.PROCESS_GROUP
 
