@@ -10,11 +10,11 @@ import pytest
 from rallypoint.agent.in_worker import PRELOAD
 from rallypoint.agent.preload import command
 from rallypoint.agent.preload.forkserver import Hangup
+from support.oddities import imports, processes, programs
 from support.oddities.case import Case, find_fault
-from support.oddities.cases import ends, imports, places, starts, state, streams
 from support.oddities.driver import Driver
 
-TABLES = (ends, imports, places, starts, state, streams)
+TABLES = (processes, programs, imports)
 CASES = {case.name: case for table in TABLES for case in table.CASES}
 FAULTS = {
     "keeps-path": ("main", "sys.path.remove(self._path)", "pass", "state-path"),

@@ -258,7 +258,7 @@ class Run:
 
     def _clean(self, data: bytes) -> str:
         text = data.decode("utf-8", "backslashreplace")
-        return normalise(self._case, text.replace(str(self._here), "HERE"))
+        return normalise(text.replace(str(self._here), "HERE"))
 
 
 def command_of(case: Case, here: Path, streams: Streams) -> tuple[SpawnRequest, Shape]:

@@ -1,17 +1,239 @@
-"""The user's own hooks of the interpreter, other interpreters, and folders that are not there."""
+"""Imports and folders: where modules come from, what they do, and what has changed since."""
 
 from __future__ import annotations
 
 import sys
 
-from support.oddities.case import Case, Difference
+from support.oddities.case import Case, Difference, zipped
+
+SHOW_ENVIRONMENT = (
+    "import own, os; os.system('env | grep -v ^_= | sort'); print(sorted(os.environ.items()))"
+)
+
+IMPORTS = (
+    Case(
+        "import-local-array",
+        "import array, fcntl, re; print(array.__name__, fcntl.__name__, re.OWN)",
+        {"re.py": "OWN = True", "array.py": "", "fcntl.py": ""},
+        preload=(),
+        says="True",
+    ),
+    Case(
+        "import-local-first",
+        "import colorsys; print(colorsys.OWN)",
+        {"colorsys.py": "OWN = __file__"},
+        preload=("colorsys",),
+    ),
+    Case(
+        "import-safe-path",
+        "import colorsys; print(hasattr(colorsys, 'OWN'), colorsys.__file__)",
+        {"colorsys.py": "OWN = __file__"},
+        preload=("colorsys",),
+        env={"PYTHONSAFEPATH": "1"},
+        says="False",
+    ),
+    Case(
+        "import-prints",
+        "import loud; print('script')",
+        {"loud.py": "import sys\nprint('out'); print('err', file=sys.stderr)"},
+        preload=("loud",),
+        says="out\nscript",
+    ),
+    Case(
+        "import-prints-far-too-much",
+        "import loud; print('script')",
+        {"loud.py": "print('x' * 3_000_000 + 'end')"},
+        preload=("loud",),
+        differs=Difference("up to 64 KiB", "xxend\nscript", "xxscript"),
+    ),
+    Case(
+        "import-prints-late",
+        "print('script'); import loud",
+        {"loud.py": "print('loud')"},
+        preload=("loud",),
+        differs=Difference("is shown when the worker starts", "script\nloud", "loud\nscript"),
+    ),
+    Case(
+        "import-redirects",
+        "import loud; print('script')",
+        {"loud.py": "import os\nos.dup2(os.open('log', os.O_WRONLY | os.O_CREAT), 1)"},
+        preload=("loud",),
+        refused="redirected descriptor 1",
+    ),
+    Case(
+        "import-copies-output",
+        "import loud; loud.say()",
+        {"loud.py": "import os\nFD = os.dup(1)\ndef say(): os.write(FD, b'heard')"},
+        preload=("loud",),
+        refused="copied the descriptor of its output",
+        says="heard",
+    ),
+    Case(
+        "import-to-terminal",
+        "import loud, sys; print('script', sys.stdout.isatty())",
+        {"loud.py": "import sys\nprint('loud', sys.stdout.isatty(), sys.stdout.line_buffering)"},
+        preload=("loud",),
+        out="terminal",
+        says="loud True False\r\nscript True",
+    ),
+    Case(
+        "import-raises",
+        "try:\n    import bad\nexcept ValueError as e: print(repr(e))\nimport bad",
+        {"bad.py": "raise ValueError('no')"},
+        preload=("bad",),
+        exit=1,
+        says="ValueError: no",
+    ),
+    Case(
+        "import-exits",
+        "try:\n    import bad\nexcept SystemExit as e: print(e.code)",
+        {"bad.py": "import sys; sys.exit(3)"},
+        preload=("bad",),
+        says="3",
+    ),
+    Case(
+        "import-missing",
+        "import sys\ntry:\n    import gone\nexcept ImportError as e: print(e, e.name, e.path)\n"
+        "print('gone' in sys.modules)",
+        preload=("gone", "gone.too"),
+    ),
+    Case(
+        "import-namespace-grows",
+        "import space.a, space.c; print(space.c.__file__)",
+        {"space/a.py": ""},
+        later={"space/c.py": ""},
+        preload=("space.a",),
+        says="c.py",
+    ),
+    Case(
+        "import-changed",
+        "import own; print(own.VALUE)",
+        {"own.py": "VALUE = 1"},
+        later={"own.py": "VALUE = 22"},
+        preload=("own",),
+        refused="own.py has changed",
+        says="22",
+    ),
+    Case(
+        "import-deleted",
+        "import own; print(own.VALUE)",
+        {"own.py": "VALUE = 1"},
+        later={"own.py": None},
+        preload=("own",),
+        refused="own.py has changed",
+        exit=1,
+    ),
+    Case(
+        "import-untouched-neighbour",
+        "import other; print(other.VALUE)",
+        {"own.py": "VALUE = 1", "other.py": "VALUE = 1"},
+        later={"other.py": "VALUE = 22"},
+        preload=("own",),
+        says="22",
+    ),
+    Case(
+        "import-new-file",
+        "import fresh; print(fresh.VALUE)",
+        later={"fresh.py": "VALUE = 3"},
+        preload=("fresh",),
+        says="3",
+    ),
+    Case(
+        "import-new-folder",
+        "import fresh; print(fresh.VALUE)",
+        later={"lib/fresh.py": "VALUE = 3"},
+        env={"PYTHONPATH": "{here}/lib"},
+        preload=("fresh", "logging"),
+        says="3",
+    ),
+    Case(
+        "import-shadowed-later",
+        "import colorsys; print(hasattr(colorsys, 'OWN'))",
+        later={"colorsys.py": "OWN = 1"},
+        preload=("colorsys",),
+        differs=Difference("would be found first", "True", "False"),
+    ),
+    Case(
+        "import-sets-variables",
+        SHOW_ENVIRONMENT,
+        {
+            "own.py": "import os\n"
+            "os.environ['MADE'] = '1'; del os.environ['GONE']; os.environ['KEPT'] += '+'\n"
+            "os.environ.setdefault('KEPT', 'no'); os.environ.setdefault('NEW', 'yes')"
+        },
+        env={"GONE": "1", "KEPT": "1", "PYTHONPATH": "{here}/more"},
+        preload=("own",),
+        says="MADE=1",
+    ),
+    Case(
+        "import-sets-rank",
+        "import own, os; print(os.environ['LOCAL_RANK'])",
+        {"own.py": "import os\nos.environ['LOCAL_RANK'] = '9'"},
+        preload=("own",),
+        says="9",
+    ),
+    Case(
+        "import-zip-changed",
+        "import inside; print(inside.X)",
+        {"lib.zip": zipped(inside="X = 1")},
+        later={"lib.zip": zipped(inside="X = 22")},
+        env={"PYTHONPATH": "{here}/lib.zip"},
+        preload=("inside",),
+        refused="lib.zip has changed",
+        says="22",
+    ),
+    Case(
+        "import-after-environ",
+        "import os; os.environ['LEVEL'] = '2'; import level; print(level.LEVEL)",
+        {"level.py": "import os\nLEVEL = os.environ.get('LEVEL')"},
+        preload=("level",),
+        differs=Difference("sets a variable", "2", "None"),
+    ),
+    Case(
+        "import-after-path",
+        "import sys; sys.path.insert(0, 'other'); import which; print(which.__file__)",
+        {"which.py": "", "other/which.py": ""},
+        preload=("which",),
+        differs=Difference("changes `sys.path`", "other", "HERE/which.py"),
+    ),
+    Case(
+        "import-main",
+        "import looks; print(looks.FILE)",
+        {"looks.py": "import __main__\nFILE = getattr(__main__, '__file__', 'interactive')"},
+        preload=("looks",),
+        says="train.py",
+    ),
+    Case(
+        "import-main-name",
+        "VALUE = 5\nimport looks; print(looks.look())",
+        {"looks.py": "import __main__\ndef look(): return __main__.VALUE, __main__.__name__"},
+        preload=("looks",),
+        says="5",
+    ),
+    Case(
+        "import-seeds-random",
+        "import own, random; print(random.random())",
+        {"own.py": "import random\nrandom.seed(1)"},
+        preload=("own",),
+        differs=Difference(
+            "have a new seed in each worker", "0.13436424411240122", r"^0\.(?!1343)"
+        ),
+    ),
+    Case(
+        "import-notes-process",
+        "import own, os; print(own.PID == os.getpid())",
+        {"own.py": "import os\nPID = os.getpid()"},
+        preload=("own",),
+        differs=Difference("from the process id", "True", "False"),
+    ),
+)
 
 USER = f"home/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 USER_ENV = {"PYTHONUSERBASE": "{here}/home", "HOME": "{here}/home"}
 SYSTEM = f"{sys.base_prefix}/bin/python3"
 SHOW = "import sys; print(sys.path, sys.prefix, sys.executable, sorted(sys.path_importer_cache))"
 
-CASES = (
+PLACES = (
     Case(
         "place-sitecustomize",
         "import sys; print(sys.modules['sitecustomize'].__file__, sys.MINE)",
@@ -41,34 +263,6 @@ CASES = (
         says="Error in sitecustomize",
     ),
     Case(
-        "place-sitecustomize-path",
-        "import extra, sys; print(extra.__file__, sys.path)",
-        {"more/sitecustomize.py": "import sys\nsys.path.append('added')", "added/extra.py": ""},
-        env={"PYTHONPATH": "{here}/more"},
-        preload=("extra",),
-        says="extra",
-    ),
-    Case(
-        "place-import-sitecustomize",
-        "try: import sitecustomize; print(sitecustomize.__file__)\n"
-        "except ImportError as e: print(e)",
-    ),
-    Case(
-        "place-own-sitecustomize-beside",
-        "import sitecustomize; print(sitecustomize.__file__)",
-        {"sitecustomize.py": "print('imported by the script')"},
-        says="imported",
-    ),
-    Case(
-        "place-usercustomize",
-        "import sys; print(sys.USER)",
-        {f"{USER}/usercustomize.py": "import sys\nsys.USER = sys.argv[1:]"},
-        env=USER_ENV,
-        args=("a",),
-        python=SYSTEM,
-        says="a",
-    ),
-    Case(
         "place-usercustomize-late",
         "import sys, own; print(own.HAS_USER)",
         {
@@ -80,25 +274,6 @@ CASES = (
         preload=("own",),
         differs=Difference("`usercustomize`", "True", "False"),
     ),
-    Case(
-        "place-pth",
-        "import extra, sys; print(extra.__file__, sys.PTH)",
-        {f"{USER}/x.pth": "../../../added\nimport sys; sys.PTH = 1\n", "home/added/extra.py": ""},
-        env=USER_ENV,
-        python=SYSTEM,
-        preload=("extra",),
-        says="extra",
-    ),
-    Case(
-        "place-user-site",
-        "import extra; print(extra.__file__)",
-        {f"{USER}/extra.py": ""},
-        env=USER_ENV,
-        python=SYSTEM,
-        preload=("extra",),
-        says="site-packages",
-    ),
-    Case("place-system-python", SHOW, python=SYSTEM, preload=()),
     Case(
         "place-wrapper-sets-variables",
         "import os; print([os.environ.get(name) for name in ('ADDED', 'KEPT', 'GONE', 'RANK')])",
@@ -115,19 +290,6 @@ CASES = (
         preload=("json",),
         says="1 1 1",
     ),
-    Case("place-venv", f"{SHOW}\nimport pytest; print(pytest.__file__)", says="site-packages"),
-    Case(
-        "place-other-site-packages",
-        "import pytest, sys; print(pytest.__file__, sys.prefix)",
-        python=SYSTEM,
-        env={
-            "PYTHONPATH": (
-                f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-            )
-        },
-        preload=("pytest",),
-        says="site-packages",
-    ),
     Case(
         "place-relative-python-path",
         "import extra, sys; print(extra.__file__, sys.path)",
@@ -140,27 +302,6 @@ CASES = (
         f"import os; print(os.environ['PYTHONPATH']); {SHOW}",
         env={"PYTHONPATH": ""},
     ),
-    Case("place-colon-python-path", SHOW, env={"PYTHONPATH": ":"}, preload=()),
-    Case(
-        "place-trailing-colon",
-        f"import os; print(os.environ['PYTHONPATH']); {SHOW}",
-        env={"PYTHONPATH": "{here}/more:"},
-        preload=(),
-    ),
-    Case(
-        "place-double-python-path",
-        SHOW,
-        {"more": None},
-        env={"PYTHONPATH": "{here}/more:{here}/more:/gone"},
-        preload=(),
-    ),
-    Case(
-        "place-odd-python-path",
-        SHOW,
-        {"m \xe9/x.py": ""},
-        env={"PYTHONPATH": "{here}/m é:\udce9"},
-        preload=(),
-    ),
     Case(
         "place-folder-is-gone",
         "import os\ntry: print(os.getcwd())\nexcept OSError as e: print(e)",
@@ -169,41 +310,14 @@ CASES = (
         cwd="{here}/work",
     ),
     Case(
-        "place-relative-folder",
-        "import os; print(os.getcwd(), os.listdir('.'))",
-        {"work/x": ""},
-        cwd="{here}/work",
-    ),
-    Case(
         "place-odd-environment",
         "import os; print(ascii(os.environ['ODD']), os.environb[b'ODD'])",
         env={"ODD": "\udce9\udcff=\n"},
     ),
     Case(
-        "place-odd-names",
-        "import os; print({k: v for k, v in os.environ.items() if k[0] in 'a1%'})",
-        env={"a.b": "1", "1": "2", "%": ""},
-    ),
-    Case(
         "place-much-environment",
         "import os; print(len(os.environ), len(os.environ['BIG']))",
         env={"BIG": "x" * 100_000, **{f"N{n}": "1" for n in range(500)}},
-    ),
-    Case(
-        "place-environment-survives",
-        "import os; os.environ['X'] = '1'; del os.environ['RANK']; os.system('echo $X-$RANK')",
-        says="1-",
-    ),
-    Case(
-        "place-own-variables",
-        "import os; print([k for k in os.environ if 'PRELOAD' in k], "
-        "os.environ['RALLYPOINT_ROUND'])",
-        says=r"\[\] 2",
-    ),
-    Case(
-        "place-mapping-of-environment",
-        "import os; print(os.environ | {} == dict(os.environ), 'RANK' in os.environ, "
-        "os.environ.pop('RANK'), os.getenv('RANK'))",
     ),
     Case(
         "place-reads-environment",
@@ -270,20 +384,6 @@ CASES = (
         says="3",
     ),
     Case(
-        "place-import-forks-and-waits",
-        "import own; print(own.P)",
-        {"own.py": "import subprocess\nP = subprocess.check_output(['echo', 'hi'])"},
-        preload=("own",),
-        says="hi",
-    ),
-    Case(
-        "place-import-opens-file",
-        "import own; print(own.F.read(), own.F.fileno())",
-        {"own.py": "F = open(__file__)"},
-        preload=("own",),
-        says="3",
-    ),
-    Case(
         "place-import-opens-deleted-file",
         "import own; print(own.F.read(), own.F.fileno())",
         {"own.py": "import tempfile\nF = tempfile.TemporaryFile('w+')\nF.write('kept'); F.seek(0)"},
@@ -339,20 +439,6 @@ CASES = (
         says="^/\n",
     ),
     Case(
-        "place-import-changes-umask",
-        "import os, own; print(os.umask(0))",
-        {"own.py": "import os\nos.umask(0o77)"},
-        preload=("own",),
-        says="63",
-    ),
-    Case(
-        "place-import-handles-signal",
-        "import own, os, signal; os.kill(os.getpid(), 10)",
-        {"own.py": "import signal\nsignal.signal(10, lambda *a: print('got'))"},
-        preload=("own",),
-        says="got",
-    ),
-    Case(
         "place-call",
         "import own; print(own.X)",
         {"own.py": "X = []\ndef fill(): X.append(1)"},
@@ -369,3 +455,5 @@ CASES = (
         says="runs",
     ),
 )
+
+CASES = (*IMPORTS, *PLACES)
