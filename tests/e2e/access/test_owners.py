@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
@@ -19,17 +21,63 @@ from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
 from rallypoint.wire.access import Access
-from rallypoint.wire.credentials import WORKER_TOKEN_KEY
+from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY, Credentials
 from rallypoint.wire.errors import unpack_details
+from rallypoint.wire.resolved import resolve
 from support.access.authority import Authority
 from support.access.protected import AGENT, OPERATOR, VIEWER, write_rules
-from support.access.secured import open_secured, secured_jobs
 from support.core.key_calls import change
 from support.etcd.cluster import Cluster, running
 from support.etcd.coordinators import Coordinators, Seat, until, until_job
 from support.processes.feed import LIMIT_S
-from support.processes.jobs import is_started
+from support.processes.jobs import Jobs, is_started
 from support.processes.world import World
+
+
+class _Details(Struct):
+    """Of a call; what gRPC's interceptors are given."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: Any
+    compression: Any
+
+
+class _Adding(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Adds the metadata of credentials to each call."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def _add(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), *self._credentials.metadata())
+        added = _Details(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+        return continuation(added, request)
+
+    intercept_unary_unary = _add  # type: ignore[assignment]  # for any kind of message
+    intercept_unary_stream = _add  # type: ignore[assignment]
+
+
+def open_secured(target: str, access: Access) -> grpc.Channel:
+    """Return a channel whose calls prove who makes them."""
+    credentials = Credentials(access)
+    channel = credentials.open_channel(resolve(target), client_options())
+    return grpc.intercept_channel(channel, _Adding(credentials))
+
+
+def secured_jobs(access: Access) -> Callable[[str], Jobs]:
+    """Return what connects to a coordinator at an address."""
+    return lambda target: Jobs(target, open_secured(target, access))
 
 
 @pytest.fixture(scope="module")

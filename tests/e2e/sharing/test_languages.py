@@ -4,24 +4,75 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Self
 
+import grpc
 import pytest
 
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
+from rallypoint.wire.channel import client_options
 from support.core.key_calls import change
 from support.docs.shell import Shell
 from support.languages.examples import Example, prepare_go, prepare_nodejs
-from support.languages.lost_replies import LostReplies
 from support.machines.proxy import Proxy
 from support.processes.barriers import await_arrival
 from support.processes.commands import SCRIPTS, Command
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, WORKERS, World
+
+
+class LostReplies(grpc.GenericRpcHandler):
+    """Forwards unary calls to a coordinator. The first reply to every method is lost."""
+
+    def __init__(self, target: str) -> None:
+        """Start to listen on a free port of the loopback interface."""
+        self.requests: list[tuple[str, bytes]] = []
+        """Method and message of every attempt, in order."""
+        self._channel = grpc.insecure_channel(target, options=client_options())
+        self._server = grpc.server(ThreadPoolExecutor())
+        self._server.add_generic_rpc_handlers((self,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(None).wait()
+        self._channel.close()
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return the handler of any method."""
+        method: str = handler_call_details.method
+        metadata = [
+            (key, value)
+            for key, value in handler_call_details.invocation_metadata
+            if key.startswith("rallypoint-")
+        ]
+
+        def forward(request: bytes, context: grpc.ServicerContext) -> bytes:
+            is_first = all(method != earlier for earlier, _ in self.requests)
+            self.requests.append((method, request))
+            call: Any = self._channel.unary_unary(method)
+            reply: bytes = call(request, metadata=metadata, timeout=context.time_remaining())
+            if is_first:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the reply was lost")
+            return reply
+
+        return grpc.unary_unary_rpc_method_handler(forward)
+
+    def attempts(self, name: str) -> list[bytes]:
+        """Return the messages of all calls of a method."""
+        return [request for method, request in self.requests if method.endswith(f"/{name}")]
+
 
 GO_LIMIT_S = 600
 """For a test that has to build the example first."""

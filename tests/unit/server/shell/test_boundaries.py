@@ -1,4 +1,8 @@
-"""Every field of every client message at its boundary values: check, converters, core, views."""
+"""Every field of every client message at its boundary values: check, converters, core, views.
+
+The coordinator here has no network. It has a job of two nodes that runs a round, and another job
+that must never notice anything.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,73 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.core.events.log import EVENTS_MAX
+from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import Effect, Notify, Refuse, Send, Welcome
+from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.state.deadlines import DeadlineKind
+from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.core.step import step
+from rallypoint.server.rpc.about.views import Start, coordinator_message
+from rallypoint.server.rpc.barriers.reading import read_place
+from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
+from rallypoint.server.rpc.convert.barriers import to_arrive
+from rallypoint.server.rpc.convert.bounds import check
+from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
+from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
+from rallypoint.server.rpc.convert.keys import to_page as to_keys_page
+from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
+from rallypoint.server.rpc.convert.requests import (
+    CANCEL,
+    CORDON,
+    DELETE,
+    RESTART,
+    UNCORDON,
+    to_create,
+    to_drain_node,
+    to_job_id,
+    to_job_list,
+    to_node,
+    to_operation,
+    to_page,
+    to_progress,
+    to_update,
+)
+from rallypoint.server.rpc.errors import invalid_status, protocol_status, refusal_status
+from rallypoint.server.rpc.events.reading import begin, check_place, to_list
+from rallypoint.server.rpc.events.reading import to_watch as to_watch_events
+from rallypoint.server.rpc.events.views import event_message
+from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
+from rallypoint.server.rpc.keys.waits import KeyWaits
+from rallypoint.server.rpc.reading.of_job import list_nodes, list_runs
+from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.job import summary_message
+from rallypoint.server.rpc.views.notices import notices_message
+from rallypoint.server.rpc.views.whole import job_message
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import (
+    barrier_service_pb2,
+    coordinator_service_pb2,
+    event_service_pb2,
+    job_service_pb2,
+    key_value_service_pb2,
+    node_pb2,
+    node_service_pb2,
+    worker_service_pb2,
+)
 from support.contract.boundaries import variants
-from support.contract.rig import NOW_MS, OTHERS, WINDOW_MS, Rig, Stream
 from support.contract.samples import (
+    EPOCH_MS,
     JOB,
+    OTHER_JOB,
+    TOKEN,
+    WORKERS,
     full_hello,
     holding_hello,
     ready_hello,
@@ -21,6 +86,255 @@ from support.contract.samples import (
     requests,
     session_id,
 )
+
+NOW_MS = EPOCH_MS
+"""The wall clock, which stands still, and the coordinator's first epoch."""
+WINDOW_MS = 2_500
+Stream = dict[str, str | int]
+"""Session and connection of a stream; empty before its first message."""
+OTHERS = (7, 8)
+"""Agents of the other job."""
+SHOWN_MAX = 8
+"""Latest events that are shown after each message."""
+STEPS_MAX = 40
+"""Rounds of messages in which every agent does what it has to do; far more than are needed."""
+
+
+class Rig:
+    """A coordinator's state, and what was refused and shown."""
+
+    def __init__(self, *, in_window: bool = False) -> None:
+        """Start both jobs, or only the other one in the window after the coordinator's start."""
+        self.state = State(
+            "c1", NOW_MS, first_epoch=NOW_MS, window_until_ms=WINDOW_MS if in_window else 0
+        )
+        self.now_ms = 0
+        self.taken = 0
+        """Inputs that reached the core."""
+        if in_window:
+            self.state.deadlines.set((DeadlineKind.WINDOW, ""), WINDOW_MS)
+        for number in OTHERS if in_window else (*OTHERS, 1, 2):
+            self.join(number, OTHER_JOB if number in OTHERS else JOB)
+        self.obey()
+
+    def join(self, number: int, job_id: str) -> None:
+        assert self.send(self.envelope(number, hello=ready_hello(number, job_id)), {}) == ""
+
+    def envelope(self, number: int, **message: Message) -> agent_pb2.SessionRequest:
+        """Return the next message of an agent."""
+        node = self.state.nodes.get(SessionId(session_id(number)))
+        is_report = not {"hello", "heartbeat"} & set(message)
+        return agent_pb2.SessionRequest(
+            session_id=session_id(number),
+            connection=1 if node is None else node.connection + ("hello" in message),
+            sequence=node.acknowledged + 1 if node is not None and is_report else 0,
+            epoch=self.state.epoch,
+            **message,  # type: ignore[arg-type]  # one arm of the envelope
+        )
+
+    def send(self, envelope: agent_pb2.SessionRequest, stream: Stream) -> str:
+        """Pass an agent's message through everything; return why it was refused, or "".
+
+        Args:
+            envelope: the message; changed by the check.
+            stream: session and connection of its stream; empty for the first message of one.
+        """
+        clock_ms = max(NOW_MS, self.state.epoch - 86_400_000)
+        try:
+            if not stream:
+                return self.take(to_hello(envelope, clock_ms, lambda _, token: token == TOKEN))
+            if any(getattr(envelope, name) != value for name, value in stream.items()):
+                return "not of this stream"
+            report = to_report(envelope, WORKERS, clock_ms)
+            return self.take(to_heartbeat(envelope) if report is None else report)
+        except InvalidMessage as invalid:
+            invalid_status(invalid).SerializeToString()
+            return str(invalid)
+        except UnsupportedProtocol as unsupported:
+            protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()
+            return str(unsupported)
+
+    def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request
+        """Pass a reader's or operator's request through everything; return why it was refused."""
+        try:
+            match request:
+                case coordinator_service_pb2.GetCoordinatorRequest():
+                    coordinator_message(self.state, Start(NOW_MS, 0), 0, self.now_ms)
+                case job_service_pb2.ListJobsRequest():
+                    to_page(request)
+                    to_job_list(request)
+                case job_service_pb2.WatchJobsRequest():
+                    check(request)
+                case job_service_pb2.ListRunsRequest() | job_service_pb2.ListRoundsRequest():
+                    _, token = to_page(request)
+                    list_runs(self.state.jobs[JobId(JOB)], token, self.state.clocks, self.now_ms)
+                case node_service_pb2.GetNodeRequest():
+                    to_node(request)
+                case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
+                    to_job_id(request)
+                case job_service_pb2.CancelJobRequest():
+                    return self.take(to_operation(request, CANCEL))
+                case job_service_pb2.RestartJobRequest():
+                    return self.take(to_operation(request, RESTART))
+                case job_service_pb2.UpdateJobRequest():
+                    return self.take(to_update(request))
+                case job_service_pb2.CreateJobRequest():
+                    return self.take(to_create(request))
+                case job_service_pb2.DeleteJobRequest():
+                    to_operation(request, DELETE)  # refused as long as the job has not ended
+                case node_service_pb2.ListNodesRequest():
+                    _, token = to_page(request)
+                    list_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
+                case node_service_pb2.DrainNodeRequest():
+                    return self.take(to_drain_node(request))
+                case node_service_pb2.CordonNodeRequest():
+                    return self.take(to_operation(request, CORDON))
+                case node_service_pb2.UncordonNodeRequest():
+                    return self.take(to_operation(request, UNCORDON))
+                case event_service_pb2.ListEventsRequest():
+                    listed, place = to_list(request)
+                    check_place(listed, place or begin(listed, self.state), self.state)
+                case event_service_pb2.WatchEventsRequest():
+                    begin(to_watch_events(request), self.state)
+                case barrier_service_pb2.ListBarriersRequest():
+                    _, token = to_page(request)
+                    read_place(token)
+                case barrier_service_pb2.ArriveRequest():
+                    return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
+                case _:
+                    return self._ask_as_worker(request)
+        except InvalidMessage as invalid:
+            return str(invalid)
+        except InputRefused as refused:
+            return _text_of(refused.refusal)
+        return ""
+
+    def _ask_as_worker(self, request: Message) -> str:
+        claim = self._claim()
+        try:
+            match request:
+                case worker_service_pb2.ReportProgressRequest():
+                    return self.take(to_progress(request, claim))
+                case key_value_service_pb2.GetKeysRequest():
+                    get_keys(to_get(request, claim, 60), self.state, self.now_ms)
+                case key_value_service_pb2.ListKeysRequest():
+                    list_keys(to_keys_page(request, claim), self.state, self.now_ms)
+                case key_value_service_pb2.WatchKeysRequest():
+                    watch = to_watch(request, claim, NOW_MS)
+                    Cursor(watch, "host", KeyWaits()).begin(self.state, self.now_ms)
+                case _:
+                    writes: Any = request
+                    return self.take(to_writes(writes, claim, NOW_MS))
+        except InputRefused as refused:
+            return _text_of(refused.refusal)
+        except LimitExceeded as full:
+            return str(full)
+        return ""
+
+    def _claim(self) -> inputs.Claim:
+        """Return what the token of a worker of the job says."""
+        job = self.state.jobs[JobId(JOB)]
+        return inputs.Claim(job.job_id, job.run, job.round_number, "token", is_signed=True)
+
+    def take(self, input: inputs.Input) -> str:
+        """Step an input, check every invariant, and show everything that anyone can see."""
+        self.taken += 1
+        transition = step(self.state, input, self.now_ms)
+        apply(self.state, transition.delta)
+        check_touched(self.state, transition.delta)
+        for job_id in self.state.jobs:
+            check_job(self.state, job_id)
+        for effect in transition.effects:
+            self._show(effect)
+        return "" if transition.refusal is None else _text_of(transition.refusal)
+
+    def _show(self, effect: Effect) -> None:
+        message = agent_pb2.SessionResponse(epoch=self.state.epoch)
+        match effect:
+            case Send():
+                message.desired.CopyFrom(desired_message(effect))
+            case Notify():
+                message.notices.CopyFrom(notices_message(effect))
+            case Welcome(name=name, run=run):
+                message.welcome.CopyFrom(agent_pb2.Welcome(node_name=name, run=run))
+            case Refuse(refusal=refusal):
+                _text_of(refusal)
+        message.SerializeToString()
+
+    def show(self) -> bytes:
+        """Return all jobs as readers see them."""
+        jobs = self.state.jobs.values()
+        wholes = [job_message(self.state, job, self.now_ms) for job in jobs]
+        lines = [summary_message(self.state, job, self.now_ms) for job in jobs]
+        page = job_service_pb2.ListJobsResponse(jobs=lines).SerializeToString()
+        events = self.state.events.find(None, 0, EVENTS_MAX).events
+        told = [
+            event_message(event, self.state.clocks, self.now_ms) for event in events[-SHOWN_MAX:]
+        ]
+        return page + b"".join(one.SerializeToString() for one in (*wholes, *told))
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += ms
+        while (due_ms := self.state.next_deadline_ms()) is not None and due_ms <= self.now_ms:
+            self.take(inputs.TimePassed())
+
+    def obey(self) -> None:
+        """Let every agent do what it has to do, until nothing is left to do."""
+        for _ in range(STEPS_MAX):
+            acted = [self._obey(node) for node in tuple(self.state.nodes.values())]
+            self.advance(10)
+            if not any(acted):
+                return
+        raise AssertionError("the agents do not come to rest")
+
+    def _obey(self, node: Node) -> bool:
+        match node.desired:
+            case DesiredRun(header=header) if node.state is NodeState.ASSIGNED:
+                started = agent_pb2.Started(round=header.number, pids=[4_000] * WORKERS)
+                self.say(node, started=started)
+            case DesiredStop(round=number) if node.state is not NodeState.READY:
+                self.say(node, ready=agent_pb2.Ready(round=number, master_port=20_000))
+            case _:
+                return False
+        return True
+
+    def say(self, node: Node, **message: Message) -> None:
+        """Let an agent send an honest message, which must be taken."""
+        envelope = self.envelope(int(node.session, 16), **message)
+        stream: Stream = {"session_id": str(node.session), "connection": node.connection}
+        assert self.send(envelope, stream) == "", message
+
+    def restart(self) -> None:
+        """Let a worker of the job fail, and the job form its next round."""
+        job = self.state.jobs[JobId(JOB)]
+        members = [node for node in self.state.nodes.values() if node.member]
+        ours = [node for node in members if node.job_id == JOB]
+        if job.phase is not Phase.RUNNING or job.round is None or not ours:
+            return
+        failed = node_pb2.WorkerExit(exit_code=1)
+        worker = node_pb2.Worker(local_rank=0, exit=failed)
+        self.say(ours[-1], exited=agent_pb2.Exited(round=job.round_number, workers=[worker]))
+        self.advance(1_000)
+        self.obey()
+
+    def beat(self, number: int) -> str:
+        """Send an honest heartbeat; return why it was refused."""
+        node = self.state.nodes[SessionId(session_id(number))]
+        stream: Stream = {"session_id": str(node.session), "connection": node.connection}
+        return self.send(self.envelope(number, heartbeat=agent_pb2.Heartbeat(number=1)), stream)
+
+    def other_round(self) -> tuple[int, int]:
+        """Return number and failures of the other job's round: always the same."""
+        round = self.state.jobs[JobId(OTHER_JOB)].round
+        return (0, 0) if round is None else (round.header.number, round.failure_count)
+
+
+def _text_of(refusal: Refusal) -> str:
+    status = refusal_status(refusal)
+    status.SerializeToString()
+    return str(status.message)
+
 
 NUMBER_MAX = 2**53
 STRANGER = 3
