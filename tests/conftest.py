@@ -29,7 +29,6 @@ FIRST = (
     "tests/e2e/failures/test_soak.py",
     "tests/e2e/operations/test_refused_calls.py",
     "tests/e2e/failures/test_silence.py::test_long_lease",
-    "tests/e2e/operations/test_boundaries.py",
     "tests/e2e/release/",
     "tests/docs/test_commands.py::test_commands_run_as_printed[install.md:",
     "tests/sim/test_explore.py::test_small_world_is_safe_in_every_order[workers ",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-from rallypoint.v1 import round_pb2, verdict_pb2
+from rallypoint.v1 import round_pb2
 from support.languages.nodejs_client import Client
 from support.processes.jobs import is_started, pids
 from support.processes.mailbox import Worker
-from support.processes.world import WORKERS, World
+from support.processes.world import World
 
 MORE = pytest.mark.nightly
 SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
@@ -48,43 +47,6 @@ def test_joins_a_round_with_python_agents(world: World, client: Client) -> None:
     assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
-@pytest.mark.nightly
-def test_its_worker_passes_a_barrier_with_python_workers(world: World, client: Client) -> None:
-    """The token in the environment of its workers is that of the round."""
-    script = str(WORKERS / "meeting.py")
-    agents = [
-        world.agent("a", "--allow-different-programs", nnodes="2", script=[script]),
-        client.join(world, "b", command=[sys.executable, script]),
-    ]
-
-    assert [agent.wait() for agent in agents] == [0, 0]
-    sent = [f"rank {rank} sent: Python, rank {rank}" for rank in range(2)]
-    assert [agent.stdout().splitlines()[:2] for agent in agents] == [sent, sent]
-
-
-@pytest.mark.nightly
-def test_reports_a_failure_and_is_restarted(world: World, client: Client) -> None:
-    """The verdict has the exit code and the last words of its worker; all workers restart."""
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-    first = world.mailbox.workers(2)
-    leaver = next(worker for worker in first if worker.node == "b")
-    leaver.tell("say", "RuntimeError: the disk is full")
-    leaver.tell("exit", "7")
-    second = world.mailbox.workers(2, round=2)
-    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
-
-    culprit = job.verdict.culprit
-    assert (culprit.node_name, culprit.rank, culprit.exit.exit_code) == ("b", leaver.rank, 7)
-    assert "the disk is full" in job.verdict.text
-    assert job.verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
-    assert [worker.restart_count for worker in second] == [1, 1]
-    assert [worker.rank for worker in second if worker.node == "b"] == [leaver.rank]
-    for worker in second:
-        worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
 @pytest.mark.long
 def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
     """After the shutdown timeout it kills all descendants, also one in a separate session."""
@@ -109,32 +71,6 @@ def test_stop_kills_what_ignores_sigterm(world: World, client: Client) -> None:
     for worker in second:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0, 0]
-
-
-@pytest.mark.nightly
-def test_is_drained(world: World, client: Client) -> None:
-    """Its worker finds the notice and leaves; the agent exits 0, the job continues without it."""
-    python = world.agent("a", nnodes="1:2")
-    world.mailbox.workers(1)
-    nodejs = client.join(world, "b", nnodes="1:2")
-    leaver = next(one for one in world.mailbox.workers(2, round=2) if one.node == "b")
-    drained = client.operate(world, "drain", world.job_id, "b", "60s", "new kernel")
-    nodejs.wait_text("agent: drains within")
-    (notice,) = json.loads(Path(leaver.env["RALLYPOINT_NOTICE_FILE"]).read_text())
-
-    assert (drained.returncode, drained.stdout) == (0, "b leaves within 60 s\n")
-    assert (notice["kind"], notice["node"], notice["here"]) == ("drain", "b", True)
-    assert notice["reason"] == "new kernel"
-    assert 0 < notice["deadline"] - leaver.started_s < 120
-
-    leaver.tell("exit", "0")
-    assert nodejs.wait() == 0
-    (last,) = world.mailbox.workers(1, round=3)
-    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
-    assert job.round.header.reason == round_pb2.ROUND_REASON_DRAINED
-    assert (last.node, last.restart_count) == ("a", 0)
-    last.tell("exit", "0")
-    assert python.wait() == 0
 
 
 @pytest.mark.nightly
@@ -200,22 +136,6 @@ def test_logs_a_wait_once(world: World, client: Client) -> None:
     assert nodejs.wait() == 1
     waits = [line for line in nodejs.said() if line.startswith("agent: waits: ")]
     assert len(waits) == 1
-
-
-@pytest.mark.nightly
-def test_leaves_after_sigterm(world: World, client: Client) -> None:
-    """It stops its workers and exits with 143; the job continues without it."""
-    python = world.agent("a", nnodes="1:2")
-    world.mailbox.workers(1)
-    nodejs = client.join(world, "b", nnodes="1:2")
-    world.mailbox.workers(2, round=2)
-    nodejs.signal(signal.SIGTERM)
-
-    assert nodejs.wait() == 128 + signal.SIGTERM
-    (last,) = world.mailbox.workers(1, round=3)
-    assert (last.node, last.restart_count) == ("a", 0)
-    last.tell("exit", "0")
-    assert python.wait() == 0
 
 
 @pytest.mark.parametrize(

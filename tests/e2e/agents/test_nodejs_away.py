@@ -6,59 +6,10 @@ import signal
 
 import pytest
 
-from rallypoint.v1 import job_pb2
 from support.languages.nodejs_client import Client
 from support.machines.proxy import Proxy
-from support.processes.jobs import is_started, pids
+from support.processes.jobs import is_started
 from support.processes.world import NEW, World
-
-
-@pytest.mark.nightly
-def test_coordinator_is_killed_and_adopts_its_round(world: World, client: Client) -> None:
-    """Round and pids stay the same; what comes later is reported to the new coordinator."""
-    port = world.ports.reserve()
-    coordinator = world.coordinator(port, *NEW)
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-    workers = world.mailbox.workers(2)
-    before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    coordinator.kill()
-    nodejs.wait_text("agent: no coordinator")
-    world.coordinator(port)
-    python.wait_event("coordinator_reached_again")
-    after = world.jobs.wait(world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_RUNNING)
-
-    assert after.round.header == before.round.header
-    assert after.round.members == before.round.members
-    assert pids(after) == [worker.pid for worker in workers]
-    next(worker for worker in workers if worker.node == "b").kill()
-    second = world.mailbox.workers(2, round=2)
-    assert [worker.restart_count for worker in second] == [1, 1]
-    for worker in second:
-        worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
-
-
-@pytest.mark.nightly
-def test_broken_connection_costs_nothing(world: World, client: Client) -> None:
-    """It connects again in time, and a report that the break has swallowed arrives once."""
-    python = world.agent("a", "--max-restarts=1", nnodes="2")
-    with Proxy(world.target) as proxy:
-        direct, world.target = world.target, proxy.address
-        nodejs = client.join(world, "b", spec={"maxRestarts": 1})
-        world.target = direct
-        workers = world.mailbox.workers(2)
-        world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-        for count in (1, 2, 3):
-            proxy.cut()
-            nodejs.wait_text("agent: joined as b", count + 1)
-        job = world.jobs.get(world.job_id)
-        assert (job.round.header.number, job.restart_count) == (1, 0)
-        assert [worker.pid for worker in workers] == pids(job)
-
-        for worker in workers:
-            worker.tell("exit", "0")
-        assert [python.wait(), nodejs.wait()] == [0, 0]
 
 
 @pytest.mark.long

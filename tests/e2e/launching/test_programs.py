@@ -50,15 +50,6 @@ def test_other_program_is_refused_in_one_line(world: World, alice: Command) -> N
     assert world.mailbox.started() == []
 
 
-def test_same_script_of_another_folder_joins(world: World, alice: Command) -> None:
-    """Hosts may keep their code in different folders: no refusal and no warning."""
-    script = copy_of(world.folder / "other", "alice.py")
-    other = world.agent("b", nnodes="2", script=[script, "--lr", "0.1"])
-
-    end(world, alice, other)
-    assert other.events("other_arguments_found") == []
-
-
 def test_other_arguments_join_with_a_warning(world: World, alice: Command) -> None:
     """The newcomer's log names the other node, and the job shows both command lines."""
     script = copy_of(world.folder / "b", "alice.py")
@@ -76,15 +67,3 @@ def test_other_arguments_join_with_a_warning(world: World, alice: Command) -> No
     assert shown == [("--lr 0.1", ["a"], 1), ("--lr 9", ["b"], 1)]
     assert ("bob", 2) == (job.commands[1].user, job.command_count)
     end(world, alice, other)
-
-
-@pytest.mark.parametrize("flags", [("--allow-different-programs",), ("--role=other",)])
-def test_other_program_joins_on_request(
-    world: World, alice: Command, flags: tuple[str, ...]
-) -> None:
-    """With the flag, or in another role, a node may run another program."""
-    script = copy_of(world.folder / "b", "bob.py")
-    other = world.agent("b", *flags, nnodes="2", script=[script])
-
-    end(world, alice, other)
-    assert other.events("other_arguments_found") == []

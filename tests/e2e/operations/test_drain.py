@@ -12,7 +12,7 @@ from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.channel import client_options
 from support.processes.commands import Command
 from support.processes.feed import LIMIT_S
-from support.processes.jobs import is_started, node
+from support.processes.jobs import is_started
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, World
 
@@ -91,31 +91,6 @@ def test_drain_does_not_signal_a_script_without_handlers(world: World) -> None:
     assert (last.node, last.restart_count) == ("a", 0)
 
 
-def test_time_of_a_drain_ends(world: World) -> None:
-    """Workers that still run are stopped at the deadline as in every stop, not killed."""
-    _, leaves, (_, leaver) = pair(world, "--drain-timeout=0.5", "--drain-signal=USR1")
-    teach(world, leaver, USR1="ignore", TERM="obey")
-
-    leaves.signal(signal.SIGTERM)
-
-    assert leaves.wait() == 128 + signal.SIGTERM
-    signals = [said.fields["signum"] for said in world.mailbox.said("signalled")]
-    assert signals == [signal.SIGUSR1, signal.SIGTERM]
-
-
-def test_second_signal_does_not_wait(world: World) -> None:
-    """A second signal ends the drain at once."""
-    _, leaves, (_, leaver) = pair(world, *PATIENT)
-    teach(world, leaver, USR1="ignore", INT="obey")
-    leaves.signal(signal.SIGTERM)
-    world.mailbox.wait("signalled", 1, pid=leaver.pid)
-
-    leaves.signal(signal.SIGINT)
-
-    assert leaves.wait() == 128 + signal.SIGINT
-    world.mailbox.workers(1, round=3)
-
-
 def test_drain_of_a_failed_coordinator(world: World) -> None:
     """A new coordinator learns from the agent that its node drains."""
     port = world.ports.reserve()
@@ -158,19 +133,3 @@ def test_operator_drains_a_node(world: World) -> None:
     leaver.tell("exit", "0")
     assert leaves.wait() == 0
     world.mailbox.workers(1, round=3)
-
-
-def test_operator_drains_a_spare(world: World) -> None:
-    """A node without workers leaves at once, with 0; the running round continues."""
-    world.agent("a")
-    (worker,) = world.mailbox.workers(1)
-    spare = world.agent("b")
-    world.jobs.wait(world.job_id, lambda job: node(job, "b").spare)
-    with grpc.insecure_channel(world.target, options=client_options()) as channel:
-        stub = service_grpc.NodeServiceStub(channel)
-        request = service_pb2.DrainNodeRequest(job_id=world.job_id, node_name="b")
-        request.drain_timeout.FromSeconds(0)
-        stub.DrainNode(request, timeout=LIMIT_S)
-
-    assert spare.wait() == 0
-    assert world.mailbox.started() == [worker]

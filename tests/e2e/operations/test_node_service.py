@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import grpc
-import pytest
 from google.protobuf.message import Message
 
-from rallypoint.v1 import error_details_pb2, job_pb2, node_pb2
+from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
-from rallypoint.wire.errors import unpack_detail
 from support.processes.commands import Command
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import is_started, node
@@ -89,28 +86,6 @@ def is_started_without_b(job: job_pb2.Job) -> bool:
     return job.round.header.number == 3 and set(states) == {node_pb2.NODE_STATE_STARTED}
 
 
-def test_quarantine_ends_by_itself(world: World) -> None:
-    """A smaller round takes the node in again when its quarantine ends."""
-    flags = ("--quarantine-after=1", "--quarantine-cooldown=1.5")
-    start(world, "a", "b", nnodes="1:2", flags=flags)
-    world.jobs.wait(world.job_id, lambda job: len(started(job)) == 2)
-    job = world.jobs.get(world.job_id)
-    workers = world.mailbox.workers(2, round=job.round.header.number)
-    workers[1].tell("exit", "3")
-
-    smaller = world.jobs.wait(world.job_id, lambda job: started(job) == ["a"])
-    again = world.jobs.wait(world.job_id, lambda job: started(job) == ["a", "b"])
-
-    assert node(smaller, "b").health.HasField("quarantine_time_left")
-    assert not node(again, "b").health.HasField("quarantine_time_left")
-    assert node(again, "b").health.quarantine_count == 1
-    assert again.restart_count == 1
-
-
-def started(job: job_pb2.Job) -> list[str]:
-    return [member.name for member in job.nodes if member.state == node_pb2.NODE_STATE_STARTED]
-
-
 def test_cordoned_node_has_no_place_in_later_rounds(world: World) -> None:
     """Its round continues; the next one has the spare; an uncordoned node is a spare."""
     (a, _, _) = start(world, "a", "b", "c", nnodes="2")
@@ -150,52 +125,3 @@ def test_cordon_holds_where_nodes_are_short(world: World) -> None:
         agent.wait_text("1 of 2 required nodes are ready; set aside: b (cordoned: bad disk); at ")
     uncordon(world, "b")
     assert places(world.mailbox.workers(2, round=2)) == [(0, "a"), (1, "b")]
-
-
-def test_cordon_is_for_a_name(world: World) -> None:
-    """A node that is not there yet can be cordoned, and a second call changes nothing."""
-    start(world, "a", nnodes="1:2")
-    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    assert cordon(world, "b", "old driver") == cordon(world, "b", "old driver")
-    (b,) = start(world, "b", nnodes="1:2")
-
-    b.wait_text("this node is set aside: cordoned: old driver")
-    assert is_started_alone(world.jobs.get(world.job_id))
-    uncordon(world, "b")
-    assert places(world.mailbox.workers(2, round=2)) == [(0, "a"), (1, "b")]
-
-
-def is_started_alone(job: job_pb2.Job) -> bool:
-    return job.round.header.group_world_size == 1 and not node(job, "b").spare
-
-
-@pytest.mark.parametrize("ask", [cordon, uncordon])
-def test_unknown_job_is_not_found(world: World, ask: object) -> None:
-    """NOT_FOUND carries UnknownJob with the requested name."""
-    with pytest.raises(grpc.RpcError) as caught:
-        ask(world, "a", job_id="no-such-job")  # type: ignore[operator]
-
-    error = caught.value
-    assert isinstance(error, grpc.Call)
-    assert error.code() is grpc.StatusCode.NOT_FOUND
-    assert error.details() == "there is no job 'no-such-job'"
-    detail = unpack_detail(error.trailing_metadata())
-    assert detail == error_details_pb2.UnknownJob(job_id="no-such-job")
-
-
-@pytest.mark.parametrize("ask", [cordon, uncordon])
-@pytest.mark.parametrize(
-    ("name", "job_id", "field"), [("", "job", "node_name"), ("a b", "job", "node_name"),
-                                  ("a", "", "job_id")]
-)  # fmt: skip
-def test_bad_request_is_refused_by_field(
-    world: World, ask: object, name: str, job_id: str, field: str
-) -> None:
-    """INVALID_ARGUMENT names the field."""
-    with pytest.raises(grpc.RpcError) as caught:
-        ask(world, name, job_id=job_id)  # type: ignore[operator]
-
-    error = caught.value
-    assert isinstance(error, grpc.Call)
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert (error.details() or "").startswith(f"{field}: ")

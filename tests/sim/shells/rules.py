@@ -29,7 +29,6 @@ FORBIDDEN = frozenset({"library_failed", "stream_end_dropped"})
 ALONE = "all workers exited with 0;"
 """Last words of an agent that was alone in its round, with a success that was not confirmed."""
 SIGTERM_EXIT = 128 + 15
-MARGIN_NS = FENCE_MARGIN_MS * NS // 1_000
 
 
 class Rules:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,27 +103,10 @@ class TorchJob:
                     return sorted(workers, key=lambda worker: worker.rank)
             self.world.mailbox.wait("started", len(started) + 1, limit_s=START_S)
 
-    def pid(self, name: str) -> int:
-        """Return the pid of an agent."""
-        return int(self._line(name, "pid")["pid"])
-
     def end(self, name: str) -> dict[str, Any]:
         """Wait for an agent's end; return what it had to say."""
         found = self._line(name, "result", "error", "exit")
         return {key: value for key, value in found.items() if key != "name"}
-
-    def kill_node(self, name: str) -> None:
-        """SIGKILL to an agent and to its workers, as when a machine is lost."""
-        pid = self.pid(name)
-        workers = [worker.pid for worker in self.world.mailbox.started() if worker.parent == pid]
-        self.world.kill(pid)
-        for worker in workers:
-            if worker in self.world.marked():
-                self.world.kill(worker)
-
-    def signal(self, name: str, signum: signal.Signals) -> None:
-        """Send a signal to an agent."""
-        os.kill(self.pid(name), signum)
 
     def _line(self, name: str, *keys: str) -> dict[str, Any]:
         def is_wanted(line: str) -> bool:

@@ -6,12 +6,11 @@ import pytest
 
 from rallypoint.v1 import job_pb2
 from support.processes.mailbox import Worker
-from support.processes.world import NEW, World
+from support.processes.world import World
 from support.torchrun.agents import Agent, TorchJob
 
 pytestmark = pytest.mark.long
 
-PROMPT = {"last_call_timeout": 1}
 SHORT_LEASE = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2}
 A, B, C, D = (Agent(name) for name in "abcd")
 
@@ -28,53 +27,6 @@ def finish(job: TorchJob, workers: list[Worker]) -> None:
         assert job.end(worker.argv[-1])["result"] == "SUCCEEDED"
 
 
-def test_job_grows(world: World) -> None:
-    """A second and a third node join a job of one; growth costs no restart."""
-    job = TorchJob(world, nodes=(1, 3), config=PROMPT)
-    job.start(A)
-    first = job.round(1)
-    job.start(B)
-    second = job.round(2, first)
-    assert names(second) == ["a", "b"]
-    job.start(C)
-    third = job.round(3, [*first, *second])
-
-    assert names(third) == ["a", "b", "c"]
-    assert third[0].argv[-1] == "a", "a node that stays keeps its rank"
-    finish(job, third)
-
-
-@pytest.mark.nightly
-def test_survivors_of_a_lost_node_restart(world: World) -> None:
-    """The survivors restart at once though none of their workers fails; then a new node joins."""
-    job = TorchJob(world, nodes=(2, 3), config=PROMPT)
-    job.start(A, B, C)
-    first = job.round(3)
-    lost = first[0].argv[-1]
-    job.kill_node(lost)  # the one that hosts the workers' store
-    second = job.round(2, first)
-
-    assert names(second) == sorted({"a", "b", "c"} - {lost})
-    job.start(D)
-    third = job.round(3, [*first, *second])
-    assert names(third) == [*names(second), "d"]
-    finish(job, third)
-
-
-@pytest.mark.nightly
-def test_two_agents_fail_at_once(world: World) -> None:
-    """Two of four nodes are lost in the same moment; the other two continue."""
-    job = TorchJob(world, nodes=(2, 4), config=PROMPT)
-    job.start(A, B, C, D)
-    first = job.round(4)
-    job.kill_node("b")
-    job.kill_node("d")
-    second = job.round(2, first)
-
-    assert names(second) == ["a", "c"]
-    finish(job, second)
-
-
 def test_two_workers_fail_at_once(world: World) -> None:
     """Workers of two nodes fail in the same moment; all nodes restart, and the job succeeds."""
     job = TorchJob(world, nodes=(3, 3), max_restarts=2)
@@ -86,21 +38,6 @@ def test_two_workers_fail_at_once(world: World) -> None:
 
     assert names(second) == ["a", "b", "c"]
     finish(job, second)
-
-
-@pytest.mark.nightly
-def test_restarts_are_used_up(world: World) -> None:
-    """Workers fail more often than --max-restarts permits: every agent ends, none hangs."""
-    job = TorchJob(world, nodes=(2, 2), max_restarts=1)
-    job.start(A, B)
-    first = job.round(2)
-    first[1].tell("exit", "5")
-    second = job.round(2, first)
-    loser, other = second[1].argv[-1], second[0].argv[-1]
-    second[1].tell("exit", "6")
-
-    assert job.end(loser) == {"result": "FAILED", "failures": {"1": 6}}
-    assert job.end(other)["error"] == "RendezvousClosedError"
 
 
 SECONDS_APART = """
@@ -141,23 +78,3 @@ def test_worker_fails_long_after_another_has_succeeded(world: World) -> None:
     assert list(last["failures"].values()) == [4]
     shown = world.jobs.get(world.job_id)
     assert shown.outcome == job_pb2.OUTCOME_FAILED
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("forgetful")
-def test_coordinator_is_killed_and_comes_back(world: World) -> None:
-    """The workers run through the outage of the coordinator; then a node is lost, as ever."""
-    port = world.ports.reserve()
-    coordinator = world.coordinator(port, *NEW)
-    job = TorchJob(world, nodes=(1, 2), config=PROMPT)
-    job.start(A, B)
-    first = job.round(2)
-    coordinator.kill()
-    coordinator = world.coordinator(port)
-    coordinator.wait_event("round_adopted")
-
-    assert len(world.mailbox.started()) == 2
-    job.kill_node("b")
-    second = job.round(1, first)
-    assert names(second) == ["a"]
-    finish(job, second)

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from rallypoint.v1 import node_pb2
 from support.processes.mailbox import Worker
 from support.processes.world import World
 from support.torchrun.agents import Agent, TorchJob
@@ -45,39 +44,6 @@ def succeed(job: TorchJob, workers: list[Worker], agents: list[Agent]) -> None:
     for agent in agents:
         ranks = [worker.rank for worker in workers if worker.argv[-1] == agent.name]
         assert job.end(agent.name) == {"result": SUCCEEDED, "ranks": ranks}
-
-
-@pytest.mark.nightly
-def test_one_node(world: World) -> None:
-    """A job of one node; the coordinator shows it, and that it has succeeded."""
-    agents = [Agent("a", workers=2)]
-    job = TorchJob(world, nodes=(1, 1))
-    job.start(*agents)
-    workers = job.round(2)
-
-    check_places(workers, agents)
-    (shown,) = world.jobs.get(world.job_id).nodes
-    assert shown.state == node_pb2.NODE_STATE_STARTED
-    succeed(job, workers, agents)
-
-
-@pytest.mark.nightly
-def test_heterogeneous_nodes(world: World) -> None:
-    """Agents with one, two and three workers."""
-    agents = [Agent("a", 1), Agent("b", 2), Agent("c", 3)]
-    job = TorchJob(world, nodes=(3, 3), max_restarts=1)
-    job.start(*agents)
-    first = job.round(6)
-    check_places(first, agents)
-
-    first[4].tell("exit", "3")
-    second = job.round(6, first)
-
-    check_places(second, agents)
-    assert {worker.env["MASTER_PORT"] for worker in first} != {
-        worker.env["MASTER_PORT"] for worker in second
-    }
-    succeed(job, second, agents)
 
 
 def test_roles_over_seven_agents(world: World) -> None:

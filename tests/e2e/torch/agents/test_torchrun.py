@@ -45,29 +45,6 @@ def test_spare_takes_the_place_of_a_lost_node(world: World) -> None:
     assert codes == {**dict.fromkeys("abc", 0), lost: -signal.SIGKILL}
 
 
-@pytest.mark.nightly
-def test_spare_of_a_job_that_succeeds_exits_with_0(world: World) -> None:
-    """A spare that was never needed ends with 0 and without a traceback."""
-    agents = {name: start(world, name, "1:1") for name in "ab"}
-    (worker,) = workers_of(world, 1, 0)
-    world.jobs.wait(world.job_id, lambda job: len(job.nodes) == 2)
-    worker.tell("exit", "0")
-
-    assert [agent.wait() for agent in agents.values()] == [0, 0]
-    assert not any("Traceback" in agent.stderr() for agent in agents.values())
-
-
-@pytest.mark.nightly
-def test_failure_is_the_failure_of_every_node(world: World) -> None:
-    """When a worker fails for good, the other node's torchrun ends at once, and with an error."""
-    agents = {name: start(world, name, "2:2") for name in "ab"}
-    first = workers_of(world, 2, 0)
-    first[1].tell("exit", "3")
-
-    assert [agent.wait() for agent in agents.values()] == [1, 1]
-    assert len(world.mailbox.started()) == 2
-
-
 def test_old_torch_finds_the_back_end_by_its_logs_specs() -> None:
     """--logs-specs=rallypoint registers the back end, and changes nothing about the logs."""
     (door,) = metadata.entry_points(group="torchrun.logs_specs", name="rallypoint")

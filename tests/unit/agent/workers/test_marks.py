@@ -21,8 +21,6 @@ from support.core.orders import run_order
 
 IMPORTED = Milestone.IMPORTED
 LIMIT_S = 60
-MOST = 10**16 - 1
-"""The highest number in a line."""
 
 
 def order(number: int = 1) -> RunOrder:

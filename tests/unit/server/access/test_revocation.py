@@ -91,7 +91,6 @@ async def renewed(lines: list[Any], count: int = 1) -> None:
             await asyncio.sleep(0.01)
 
 
-AS_AGENT = 'role = "agent"'
 CHANGES = {
     "token removed": (entry("x", "agent", NEW), NO_ONE, "ACCESS_TOKEN_INVALID"),
     "role changed": (entry("x", "viewer", OLD), NO_RIGHT, "ROLE_NOT_ALLOWED"),
