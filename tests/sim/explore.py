@@ -38,10 +38,6 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=usual.states_max, help="at most")
     parser.add_argument("--running", action="store_true", help="begin where a round runs")
     parser.add_argument("--stay", action="store_true", help="no worker ends with 0")
-    parser.add_argument("--meetings", type=int, default=0, help="of all workers, at one barrier")
-    parser.add_argument("--of-run", action="store_true", help="the barrier belongs to the run")
-    parser.add_argument("--adds", type=int, default=0, help="of each worker, to one number")
-    parser.add_argument("--watch", action="store_true", help="one worker watches that number")
     parser.add_argument("--bug", choices=sorted(BUGS), help="plant one")
     args = parser.parse_args()
     bounds = Bounds(
@@ -59,10 +55,6 @@ def main() -> int:
         states_max=args.states,
         is_running=args.running,
         exits=not args.stay,
-        meetings=args.meetings,
-        of_run=args.of_run,
-        adds=args.adds,
-        watches=args.watch,
     )
     if args.bug:
         with planted(args.bug):

@@ -27,77 +27,13 @@ WHOLE = {
     "three nodes, a worker fails": Bounds(
         nodes=3, min_nodes=2, depth=10, is_running=True, kinds=frozenset({Mishap.FAIL})
     ),
-    "workers meet twice": Bounds(depth=10, faults=0, is_running=True, meetings=2, of_run=True),
-    "workers meet, a call is lost": Bounds(
-        depth=60,
-        is_running=True,
-        exits=False,
-        meetings=1,
-        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP}),
-    ),
-    "workers meet, one fails": Bounds(
-        depth=9, is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})
-    ),
-    "workers meet, the coordinator restarts": Bounds(
-        depth=60, is_running=True, exits=False, meetings=1, kinds=frozenset({Mishap.CRASH})
-    ),
-    "workers meet, all goes well": Bounds(depth=60, faults=0, is_running=True, meetings=1),
-    "workers meet, one mishap": Bounds(depth=7, is_running=True, meetings=1),
-    "workers meet, one mishap, deeper": Bounds(depth=8, is_running=True, meetings=1),
-    "workers add, one watches": Bounds(depth=9, faults=0, is_running=True, adds=1, watches=True),
-    "workers add, an answer is lost": Bounds(
-        depth=60,
-        is_running=True,
-        exits=False,
-        adds=1,
-        watches=True,
-        kinds=frozenset({Mishap.LOSE, Mishap.GIVE_UP, Mishap.CUT}),
-    ),
-    "workers add, the coordinator restarts": Bounds(
-        depth=60, is_running=True, exits=False, adds=1, kinds=frozenset({Mishap.CRASH})
-    ),
-    "workers add, one watches, the coordinator restarts": Bounds(
-        depth=16,
-        is_running=True,
-        exits=False,
-        adds=1,
-        watches=True,
-        kinds=frozenset({Mishap.CRASH}),
-    ),
-    "workers add, one watches, the coordinator restarts, deeper": Bounds(
-        depth=24,
-        is_running=True,
-        exits=False,
-        adds=1,
-        watches=True,
-        kinds=frozenset({Mishap.CRASH}),
-    ),
-    "workers add, an answer is lost and the coordinator restarts": Bounds(
-        depth=14,
-        faults=2,
-        is_running=True,
-        exits=False,
-        adds=1,
-        kinds=frozenset({Mishap.CRASH, Mishap.GIVE_UP}),
-    ),
 }
 
-DEEPER = ", deeper"
-"""The end of the names of worlds that take longest."""
 LARGE = frozenset(
     {
         "two nodes, one mishap",
         "two nodes, fenced, one falls silent",
         "three nodes, a worker fails",
-        "workers meet, all goes well",
-        "workers meet, one mishap",
-        "workers meet, one fails",
-        "workers meet twice",
-        "workers meet, the coordinator restarts",
-        "workers add, one watches",
-        "workers add, the coordinator restarts",
-        "workers add, one watches, the coordinator restarts",
-        "workers add, an answer is lost and the coordinator restarts",
     }
 )
 """Worlds that take long."""
@@ -134,35 +70,17 @@ HUNTS = {
         is_running=True, depth=20, kinds=frozenset({Mishap.CRASH_AGENT})
     ),
     "reuse a round number": Bounds(depth=30, max_restarts=3, kinds=frozenset({Mishap.NO_START})),
-    "release without everyone": Bounds(is_running=True, meetings=1, faults=0),
-    "answer with another generation": Bounds(is_running=True, meetings=2, faults=0),
-    "take old rounds": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
-    "keep the scope": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
-    "wait too long": Bounds(is_running=True, meetings=1, faults=0),
-    "wait for the lost": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.FAIL})),
-    "count a retry": Bounds(is_running=True, meetings=1, kinds=frozenset({Mishap.GIVE_UP})),
-    "forget arrivals in the journal": Bounds(is_running=True, meetings=1, faults=0),
-    "add twice": Bounds(is_running=True, adds=1, kinds=frozenset({Mishap.GIVE_UP})),
-    "skip a change": Bounds(is_running=True, adds=1, watches=True, faults=0),
-    "begin a watch late": Bounds(
-        is_running=True, adds=1, watches=True, kinds=frozenset({Mishap.CUT})
-    ),
-    "wake no watch": Bounds(is_running=True, adds=1, watches=True, faults=0),
 }
 """Where each bug shows: the small world that is explored for it."""
-
-
-def find_marks(at: int, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return when a world is explored: with the long tests, a sixth of the large ones."""
-    if name.endswith(DEEPER):
-        return (pytest.mark.nightly,)
-    return (choose_long("worlds", at, 6),) if name in LARGE else ()
 
 
 @pytest.mark.timeout(1_500)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=find_marks(at, name)) for at, name in enumerate(WHOLE)],
+    [
+        pytest.param(name, marks=choose_long("worlds", at, 2) if name in LARGE else ())
+        for at, name in enumerate(WHOLE)
+    ],
 )
 def test_small_world_is_safe_in_every_order(name: str) -> None:
     """No order of messages and no instant of a mishap breaks a rule or leaves an agent waiting."""

@@ -103,11 +103,6 @@ class Store:
         entries, history = dict(self.entries), list(self.history)
         return Store(self.run, self.base, self.revision, entries, history, dict(self.outcomes))
 
-    def key(self) -> object:
-        """Return what tells it from others; it can be hashed."""
-        entries, outcomes = tuple(self.entries.items()), tuple(self.outcomes.items())
-        return self.run, self.base, self.revision, entries, tuple(self.history), outcomes
-
     def take(self, request: Any, round: int, limits: Limits) -> Outcome:
         """Make the changes of a request, unless it is refused."""
         entries, steps, results = dict(self.entries), list[Step](), list[Result]()

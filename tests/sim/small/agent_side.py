@@ -20,8 +20,8 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.ids import NodeName, SessionId
 from sim.small.ghosts import process_view
-from sim.small.key_side import KeySide
 from sim.small.messages import Down, desired_of, finished_of, hello_of, notices_of, report_of
+from sim.small.server_side import ServerSide
 from sim.small.small import Site, Stream, Worker
 from sim.world.wire import Hangup, ending_of, outcome_of, settings_of
 
@@ -32,7 +32,7 @@ RETRY_MS = 1_000
 SIGKILL, SIGUSR1 = 9, 10
 
 
-class AgentSide(KeySide):
+class AgentSide(ServerSide):
     """One move in progress: what it does to the agents and to their workers."""
 
     # --- agents ---
@@ -264,7 +264,6 @@ class AgentSide(KeySide):
         worker = workers[place]
         workers[place] = worker._replace(is_alive=False, exit_code=code, signal=signum)
         self._put(number, workers=tuple(workers))
-        self._hang_up_calls(worker.pid)
         end = agent_inputs.WorkerEnded(
             *(worker.order.number, worker.local_rank, code, signum, None, ""),
             at_ms=self.now_ms,

@@ -20,7 +20,7 @@ from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from sim.small.messages import Down
-from sim.small.small import NEVER_MS, Bounds, Mishap, Script, Site, Small, is_heard
+from sim.small.small import NEVER_MS, Bounds, Mishap, Small, is_heard
 from sim.world.wire import Hangup
 
 
@@ -37,13 +37,6 @@ class Kind(Enum):
     TIME = "time passes"  # the next deadline expires
     DONE = "exits 0"  # a worker ends with 0
     OBEY = "dies of TERM"  # a worker that was signalled ends
-    CALL = "calls"  # a worker arrives at the barrier, or makes the same call again
-    CALL_UP = "call arrives"  # at the coordinator
-    CALL_DOWN = "answer arrives"  # at the worker
-    WATCH = "watches"  # a worker opens a stream, or another one
-    WATCH_UP = "watch arrives"
-    LOOK = "watch looks"  # the coordinator looks what there is for a watch
-    WATCH_DOWN = "change arrives"
 
 
 class Move(NamedTuple):
@@ -63,11 +56,6 @@ SOON = (
     Kind.SWEEP,
     Kind.CONNECT,
     Kind.SERVE,
-    Kind.CALL_UP,
-    Kind.CALL_DOWN,
-    Kind.WATCH_UP,
-    Kind.LOOK,
-    Kind.WATCH_DOWN,
 )
 """What happens before time passes, unless a mishap lets it wait."""
 
@@ -99,23 +87,6 @@ def _moves_on_the_way(small: Small) -> Iterator[Move]:
             yield Move(Kind.DOWN, stream.site, place)
     for number in range(len(small.sites)):
         yield from _moves_of_site(small, number)
-    yield from _moves_of_calls(small)
-
-
-def _moves_of_calls(small: Small) -> Iterator[Move]:
-    server = small.coordinator
-    for place, call in enumerate(small.calls):
-        if call.is_on_its_way and server is not None:
-            yield Move(Kind.CALL_UP, call.site, place)
-        if call.answer is not None:
-            yield Move(Kind.CALL_DOWN, call.site, place)
-    for place, watch in enumerate(small.watches):
-        if watch.is_on_its_way and server is not None:
-            yield Move(Kind.WATCH_UP, watch.site, place)
-        if watch.is_woken and server is not None and server.life == watch.life:
-            yield Move(Kind.LOOK, watch.site, place)
-        if watch.down:
-            yield Move(Kind.WATCH_DOWN, watch.site, place)
 
 
 def _moves_of_site(small: Small, number: int) -> Iterator[Move]:
@@ -151,17 +122,6 @@ def _moves_of_workers(small: Small, bounds: Bounds) -> Iterator[Move]:
                     yield Move(Kind.DONE, number, place)
                 if worker.signalled:
                     yield Move(Kind.OBEY, number, place)
-                script = worker.script
-                calls = bounds.meetings or bounds.adds
-                if script.met < calls and not (script.is_waiting or script.is_over):
-                    yield Move(Kind.CALL, number, place)
-                if bounds.watches and worker.rank == 0 and _may_watch(small, worker.pid):
-                    yield Move(Kind.WATCH, number, place)
-
-
-def _may_watch(small: Small, pid: int) -> bool:
-    """Return whether a worker may open a stream."""
-    return not any(one.pid == pid and (one.is_open or one.is_over) for one in small.watches)
 
 
 def _mishaps(small: Small, bounds: Bounds, *, can_be_early: bool) -> Iterator[Move]:
@@ -170,14 +130,6 @@ def _mishaps(small: Small, bounds: Bounds, *, can_be_early: bool) -> Iterator[Mo
     if small.coordinator is not None:
         yield Move(Mishap.CRASH)
     yield from _mishaps_of_streams(small)
-    for place, call in enumerate(small.calls):
-        if call.is_awaited:
-            yield Move(Mishap.GIVE_UP, call.site, place)
-            if call.is_on_its_way:
-                yield Move(Mishap.LOSE, call.site, place)
-    for place, watch in enumerate(small.watches):
-        if watch.is_open:
-            yield Move(Mishap.CUT, watch.site, place)
     for number in range(len(small.sites)):
         yield from _mishaps_of_site(small, bounds, number)
 
@@ -207,15 +159,8 @@ def _mishaps_of_site(small: Small, bounds: Bounds, number: int) -> Iterator[Move
             yield Move(Mishap.TERMINATE, number)
             if node is not None and node.drain is None:
                 yield Move(Mishap.DRAIN, number)
-        if site.answers and _may_not_start(site, site.answers[0]):
+        if site.answers and isinstance(site.answers[0], agent_inputs.WorkerStarted):
             yield Move(Mishap.NO_START, number)
-
-
-def _may_not_start(site: Site, answer: agent_inputs.Input) -> bool:
-    """Return whether a worker may never have existed: it has called no one."""
-    if not isinstance(answer, agent_inputs.WorkerStarted):
-        return False
-    return all(one.script == Script() for one in site.workers if one.pid == answer.pid)
 
 
 def _is_replaced(first: Down | Hangup, second: Down | Hangup) -> bool:
@@ -249,21 +194,13 @@ def fence_due_ms(small: Small, number: int) -> int | None:
     return site.fence_at_ms
 
 
-CALLS = -2
-"""Whose deadline it is: a call's."""
-
-
 def due(small: Small) -> tuple[int, int, DeadlineKey | None] | None:
-    """Return the earliest deadline: when, whose, and its key.
-
-    -1: the coordinator's; CALLS: that of a call.
-    """
+    """Return the earliest deadline: when, whose (-1: the coordinator's), and its key."""
     due_times: list[tuple[int, int, DeadlineKey | None]] = []
     if small.coordinator is not None:
         first = small.coordinator.state.deadlines.first()
         if first is not None and first[0] < NEVER_MS and first[1][0] is not DeadlineKind.FORGET:
             due_times.append((small.coordinator.began_ms + first[0], -1, first[1]))
-    due_times += ((call.deadline_ms, CALLS, None) for call in small.calls)
     for stream in small.streams:
         if stream.held_until_ms > small.now_ms:
             due_times.append((stream.held_until_ms, stream.site, None))

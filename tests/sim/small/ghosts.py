@@ -13,13 +13,8 @@ from typing import Any, cast
 
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import RoundHeader
-from sim.keys.limits import USUAL
-from sim.keys.model import Store
-from sim.meetings.plan import Meeting
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES, QuarantineYields
-from sim.rules.keys import KeysHold
-from sim.rules.meetings import BarriersHold
 from sim.rules.overlap import OVERLAP_RULES
 from sim.rules.rounds import ROUND_RULES
 from sim.rules.rules import STEP_RULES, Checker
@@ -38,8 +33,6 @@ KINDS = tuple(
         *OVERLAP_RULES,
         *RUN_RULES,
         *HEALTH_RULES,
-        BarriersHold,
-        KeysHold,
     )
     # These are about how long something lasts: here no time passes while anything can happen.
     if kind not in (WorkersDoNotNotice, QuarantineYields)
@@ -49,11 +42,8 @@ KINDS = tuple(
 class Arena:
     """What a rule may ask of the world, as it is right now."""
 
-    def __init__(self, plans: tuple[NodePlan, ...], meeting: Meeting | None) -> None:
+    def __init__(self, plans: tuple[NodePlan, ...]) -> None:
         self.plans = plans
-        self.meeting = meeting
-        """What workers do at a barrier."""
-        self.keys = SimpleNamespace(limits=USUAL)
         self.sites: list[Site] = []
         self.coordinator: Coordinator | None = None
         self.speaking_life = 0
@@ -224,8 +214,6 @@ def _copied(checker: Checker) -> Checker:
 
 
 def _copied_set(value: object) -> object:
-    if isinstance(value, Store):
-        return value.copied()
     return set(value) if isinstance(value, set) else value
 
 
@@ -239,6 +227,4 @@ def _key(checker: Checker) -> int:
 def _frozen(value: object) -> object:
     if isinstance(value, dict):
         return frozenset((key, _frozen(one)) for key, one in value.items())
-    if isinstance(value, Store):
-        return value.key()
     return frozenset(value) if isinstance(value, set) else value

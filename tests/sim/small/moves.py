@@ -10,7 +10,7 @@ from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from sim.seeds.scenario import NodePlan
 from sim.small.agent_side import AgentSide
-from sim.small.choices import CALLS, Kind, Move, due, fence_due_ms
+from sim.small.choices import Kind, Move, due, fence_due_ms
 from sim.small.ghosts import Arena, Ghosts
 from sim.small.messages import Down
 from sim.small.small import JOB_ID, Bounds, Mishap, Site, Small
@@ -92,20 +92,6 @@ class Play(AgentSide):
                 self._end_worker(number, place, 0, None)
             case Kind.OBEY:
                 self._end_worker(number, place, None, SIGTERM)
-            case Kind.CALL:
-                self._call(number, place)
-            case Kind.CALL_UP:
-                self._take_call(place)
-            case Kind.CALL_DOWN:
-                self._take_answer(place)
-            case Kind.WATCH:
-                self._watch(number, place)
-            case Kind.WATCH_UP:
-                self._take_watch(place)
-            case Kind.LOOK:
-                self._look(place)
-            case Kind.WATCH_DOWN:
-                self._take_change(place)
             case _:
                 assert_never(move.what)
 
@@ -143,12 +129,6 @@ class Play(AgentSide):
                 self._be_gone(number)
             case Mishap.CRASH:
                 self._crash()
-            case Mishap.CUT:
-                self._cut_watch(place)
-            case Mishap.LOSE:
-                self._lose(place)
-            case Mishap.GIVE_UP:
-                self._give_up(place)
             case _:
                 assert_never(what)
 
@@ -174,8 +154,6 @@ class Play(AgentSide):
             self._kill_workers(number)
         if key is not None:
             self._expire(key)
-        elif number == CALLS:
-            self._expire_calls()
         elif self.sites[number].exit_by_ms == at_ms:
             self._exit(number)
         elif self.sites[number].agent and self.sites[number].retry_ms != at_ms:

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass, field
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
-from sim.meetings.plan import Meeting, Who
 from sim.rules.rules import Violation
 from sim.small.choices import Kind, Move, moves_of
 from sim.small.ghosts import Arena, Ghosts
@@ -52,7 +51,7 @@ class Search:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.arena = Arena(plans_of(bounds), meeting_of(bounds))
+        self.arena = Arena(plans_of(bounds))
         self.found = Found()
         self._prelude: list[Move] = []
         self._paths: list[tuple[int, Move | None]] = []
@@ -143,11 +142,6 @@ class Search:
             except (Violation, BrokenInvariant) as broken:
                 found.trace.append(f"    breaks {broken}")
             found.trace += (f"    {note}" for note in play.notes)
-
-
-def meeting_of(bounds: Bounds) -> Meeting | None:
-    """Return what workers do at a barrier, if they do."""
-    return Meeting("a", bounds.of_run, Who.RANK) if bounds.meetings else None
 
 
 def is_running(small: Small) -> bool:

@@ -7,7 +7,6 @@ sent at once, and heartbeats go without saying.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.desired import DesiredRun
-from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
@@ -57,8 +56,6 @@ class ServerSide:
         self.coordinator = small.coordinator
         self.lives = small.lives
         self.faults = small.faults
-        self.calls = list(small.calls)
-        self.watches = list(small.watches)
         self.ghosts = ghosts
         self.arena = arena
         self.notes: list[str] = []
@@ -99,8 +96,6 @@ class ServerSide:
             self.coordinator,
             self.lives,
             self.faults,
-            tuple(self.calls),
-            tuple(self.watches),
         )
 
     # --- small changes ---
@@ -266,13 +261,9 @@ class ServerSide:
             if isinstance(record, RoundSealed):
                 self._note_seal(record)
         ended = [end for effect in transition.effects if (end := self._carry_out(effect))]
-        self._wake(transition.jobs)
         for sender in ended:
             self._step(inputs.Broken(sender))
         return transition.refusal
-
-    def _wake(self, jobs: Collection[JobId]) -> None:
-        """Let those look who wait in these jobs."""
 
     def _carry_out(self, effect: fx.Effect) -> inputs.Sender | None:  # noqa: C901  # one flat case each
         """Send to the streams; return the sender whose connection ends."""

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.state import AgentState
-from rallypoint.server.core.keyspace.keyspace import Keyspace
-from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec, Timing
@@ -46,9 +44,6 @@ class Mishap(Enum):
     TERMINATE = "terminate"  # SIGTERM to an agent
     CRASH_AGENT = "crash agent"  # SIGKILL: its workers die with it
     CRASH = "crash"  # the coordinator dies; the next one has no memory
-    CUT = "cut"  # the stream of a watch breaks, and what is on its way is lost
-    LOSE = "lose call"  # a worker's call does not arrive, and the worker learns it
-    GIVE_UP = "give up"  # a worker waits no more for an answer; its call may still arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +74,6 @@ class Bounds:
     """Begin when the first round runs, not before the first Hello."""
     exits: bool = True
     """Workers may end with 0 at any time; else they run on, and deeper paths stay few."""
-    meetings: int = 0
-    """How often each worker arrives at one barrier, at which it waits for all ranks."""
-    of_run: bool = False
-    """The barrier belongs to the run, and outlives rounds."""
-    adds: int = 0
-    """Instead: how often each worker adds 1 to a number of the run."""
-    watches: bool = False
-    """The worker of rank 0 watches that number."""
 
     def spec(self) -> JobSpec:
         """Return the job's specification."""
@@ -104,25 +91,6 @@ class Bounds:
         )
 
 
-class Script(NamedTuple):
-    """How far a worker has come with its meetings."""
-
-    met: int = 0
-    """Meetings, or additions, that are over."""
-    is_waiting: bool = False
-    """It has called, and waits for the answer."""
-    first_epoch: int = 0
-    """The epoch that it knew when it made the call first; 0: it has not."""
-    epoch: int = 0
-    """The highest of all answers."""
-    revision: int = 0
-    """That of the latest answer."""
-    first_revision: int = 0
-    """That it knew when it made the call first."""
-    is_over: bool = False
-    """It was refused, and calls no more."""
-
-
 class Worker(NamedTuple):
     """A worker process of a site's latest round."""
 
@@ -135,7 +103,6 @@ class Worker(NamedTuple):
     """Its agent has signalled it."""
     exit_code: int | None = None
     signal: int | None = None
-    script: Script = Script()
 
     @property
     def rank(self) -> int:
@@ -210,62 +177,6 @@ class Stream(NamedTuple):
     """Until then nothing arrives."""
 
 
-class Call(NamedTuple):
-    """A call of a worker: on its way, waiting at the coordinator, or answered."""
-
-    site: int
-    pid: int
-    request: bytes
-    token: str
-    deadline_ms: int
-    size: int = 0
-    """Participants of the meeting; 0: it is an addition."""
-    is_awaited: bool = True
-    """The worker waits for the answer."""
-    life: int = 0
-    """Life of the coordinator that it has reached; 0 before."""
-    arrive: inputs.Arrive | None = None
-    """While it waits there."""
-    answer: bytes | None = None
-    is_status: bool = False
-
-    @property
-    def is_on_its_way(self) -> bool:
-        """True until it reaches a coordinator."""
-        return self.arrive is None and self.answer is None
-
-
-class Watching(NamedTuple):
-    """The watch of a worker: what it knows, and its stream if it has one."""
-
-    site: int
-    pid: int
-    revision: int
-    """Every change up to this one has arrived."""
-    epoch: int
-    """Of the header with that revision."""
-    seen_life: int
-    """Life of the coordinator that sent it; 0: none has yet."""
-    is_open: bool = False
-    """The worker holds a stream."""
-    is_on_its_way: bool = False
-    """Its request has not arrived."""
-    is_first: bool = True
-    """The first answer on this stream has not arrived."""
-    life: int = 0
-    """Life of the coordinator that serves the stream; 0 for none."""
-    next: int = 0
-    """The first revision that the stream has not returned; 0: it has not looked yet."""
-    noted: int | None = None
-    """The first change since it looked last."""
-    is_woken: bool = False
-    """It has to look."""
-    down: tuple[tuple[int, bytes], ...] = ()
-    """Messages on their way, each with the life that sent it, or 0 before a status."""
-    is_over: bool = False
-    """It was refused."""
-
-
 class Coordinator(NamedTuple):
     """One life of the coordinator, with the memory of its journal."""
 
@@ -288,9 +199,6 @@ class Small(NamedTuple):
     lives: int
     faults: int
     """Mishaps that may still happen."""
-    calls: tuple[Call, ...] = ()
-    """In order of site and worker."""
-    watches: tuple[Watching, ...] = ()
 
 
 def is_heard(small: Small, number: int) -> bool:
@@ -364,28 +272,7 @@ def state_key(state: State) -> int:
                 state.nodes[session] for sessions in state.sessions.values() for session in sessions
             ),
             frozenset(state.deadlines.items()),
-            *_barriers_key(state),
-            *(_keyspace_key(space) for space in state.keys.values()),
         )
-    )
-
-
-def _barriers_key(state: State) -> tuple[object, ...]:
-    if not state.barriers:
-        return ()
-    return (
-        tuple(tuple(barriers.values()) for barriers in state.barriers.values()),
-        frozenset((key, frozenset(one.items())) for key, one in state.arrivals.items()),
-        frozenset((key, frozenset(one.items())) for key, one in state.counted.items()),
-    )
-
-
-def _keyspace_key(space: Keyspace) -> tuple[object, ...]:
-    return (
-        (space.run, space.revision, space.round, space.compacted, space.forgotten),
-        tuple(space.entries.items()),
-        tuple(space.changes),
-        tuple(space.requests.items()),
     )
 
 
@@ -393,5 +280,4 @@ def key_of(small: Small) -> int:
     """Return a fingerprint: the same for equal states, of 64 bits, so hardly ever for others."""
     server = small.coordinator
     known = None if server is None else (server.life, server.began_ms, server.key)
-    counts, shared = (small.lives, small.faults), (small.calls, small.watches)
-    return hash((small.now_ms, small.sites, small.streams, known, counts, shared))
+    return hash((small.now_ms, small.sites, small.streams, known, small.lives, small.faults))
