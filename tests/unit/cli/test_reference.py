@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.cli import exit_codes
 from support.reference.api import render_api
 from support.reference.commands import render_commands
 from support.reference.flags import render_reference
@@ -78,10 +77,3 @@ def test_a_service_is_shown_with_all_that_it_has(api: dict[str, str]) -> None:
     assert "| `labels` | 10 | map of string to string |" in agents
     assert "| `JOB_PHASE_CLOSED` | 4 | The run has its outcome. |" in types
     assert "Reserved: 2, `reason`." in types
-
-
-def test_every_exit_code_is_explained() -> None:
-    """With its meaning, for --help and the documentation."""
-    codes = [code for code, _ in exit_codes.EXIT_CODES]
-
-    assert codes == ["0", "1", "2", "70", "75", "77", "93", "94", "128+N"]
