@@ -1,6 +1,11 @@
-"""Exit codes of the commands. An agent that a signal ends exits with 128 plus its number."""
+"""How processes end: exit codes of the commands, and names of signals.
+
+An agent that a signal ends exits with 128 plus its number.
+"""
 
 from __future__ import annotations
+
+import signal
 
 EXIT_FAILED = 1
 """The job failed, or this node could not take part to the end."""
@@ -20,3 +25,11 @@ EXIT_CANCELLED = 94
 """An operator cancelled the run, so a scheduler must not start it again."""
 EXIT_SIGNAL_BASE = 128
 """Added to the number of the signal that ended the agent."""
+
+
+def find_signal_name(number: int) -> str:
+    """Return the name of a signal, such as "SIGKILL"; empty for a number without one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""

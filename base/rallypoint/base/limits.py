@@ -20,6 +20,8 @@ NODES_PER_JOB_MAX = 16_384
 """Sixteen times the largest job that was measured. Larger jobs would need a relay per rack."""
 COUNT_MAX = 2**31 - 1
 """Restarts, re-formations and other counts of a specification."""
+QUARANTINE_AFTER_MAX = 1_000
+"""Failures of one node before a quarantine: the coordinator remembers when each happened."""
 
 # --- Texts: what is longer is cut ---
 

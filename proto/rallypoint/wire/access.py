@@ -11,6 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from rallypoint.base.values import NO, YES
+
 TLS_VARIABLE = "RALLYPOINT_TLS"
 CA_VARIABLE = "RALLYPOINT_TLS_CA"
 CERT_VARIABLE = "RALLYPOINT_TLS_CERT"
@@ -24,9 +26,6 @@ TOKEN_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
 
 TOKEN_CHARS_MIN = 16
 """Of a token that a coordinator is given as a variable. A shorter one could be guessed."""
-
-_YES = frozenset({"1", "true", "yes", "on"})
-_NO = frozenset({"0", "false", "no", "off"})
 
 
 class AccessFailed(ValueError):
@@ -85,10 +84,10 @@ def from_environment(environment: Mapping[str, str]) -> Access:
         AccessFailed: RALLYPOINT_TLS is neither 1 nor 0.
     """
     switch = environment.get(TLS_VARIABLE, "").strip().lower()
-    if switch and switch not in _YES | _NO:
+    if switch and switch not in YES | NO:
         raise AccessFailed(f"{TLS_VARIABLE} is neither 1 nor 0")
     access = Access(
-        is_tls=switch in _YES,
+        is_tls=switch in YES,
         ca_file=environment.get(CA_VARIABLE, ""),
         cert_file=environment.get(CERT_VARIABLE, ""),
         key_file=environment.get(KEY_VARIABLE, ""),
@@ -96,7 +95,7 @@ def from_environment(environment: Mapping[str, str]) -> Access:
         token_file=environment.get(TOKEN_FILE_VARIABLE, ""),
         token=environment.get(TOKEN_VARIABLE, "").strip(),
     )
-    if switch in _NO:  # the other variables may come from a profile that the user cannot change
+    if switch in NO:  # the other variables may come from a profile that the user cannot change
         return Access(token_file=access.token_file, token=access.token)
     return access
 

@@ -41,7 +41,7 @@ def test_workers_of_a_function_are_forked(world: World) -> None:
         (
             "describe",
             {"preload": "no name"},
-            "rendezvous option preload: 'no name': 'no name' is not the name of a module",
+            "rendezvous option preload: 'no name' is not the name of a module",
         ),
     ],
 )

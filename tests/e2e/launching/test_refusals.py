@@ -72,9 +72,9 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
     ((HERE, "--job-id=", OBEDIENT), "--job-id must have 1 to 255 bytes"),
     ((HERE, "--rdzv-id=", OBEDIENT), "--rdzv-id must have 1 to 255 bytes"),
     ((HERE, "--rdzv-id=a\nb", OBEDIENT), "--rdzv-id: 'a\\nb' is not printable"),
-    ((HERE, "--lease=1.4", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
-    ((HERE, "--lease=0", OBEDIENT), "--lease must be 1.5 to 3600 seconds"),
-    ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval must be 0.1 to 300"),
+    ((HERE, "--lease=1.4", OBEDIENT), "--lease: '1.4' is not 1.5 to 3600 seconds"),
+    ((HERE, "--lease=0", OBEDIENT), "--lease: '0' is not 1.5 to 3600 seconds"),
+    ((HERE, "--heartbeat-interval=301", OBEDIENT), "--heartbeat-interval: '301' is not 0.1 to 300"),
     (
         (HERE, "--fence-after=32", "--shutdown-timeout=30", OBEDIENT),
         "--fence-after must be at least 33: --shutdown-timeout + 3",
@@ -86,13 +86,13 @@ BAD_USAGE: list[tuple[tuple[str, ...], str]] = [
 ]
 BAD_VARIABLES = [
     (("PET_NNODES", "abc"), "PET_NNODES: 'abc' is not N or MIN:MAX"),
-    (("PET_STANDALONE", "maybe"), "PET_STANDALONE: 'maybe' is neither 1 nor 0"),
+    (("PET_STANDALONE", "maybe"), "PET_STANDALONE: 'maybe' is neither true nor false"),
     (("PET_LABEL", "rack=1,x"), "PET_LABEL: 'x' is not KEY=VALUE"),
     (("PET_LOG_LEVEL", "loud"), "PET_LOG_LEVEL: 'loud' is not one of debug, info"),
     (("PET_RDZV_CONF", "=1"), "PET_RDZV_CONF: '=1' is not KEY=VALUE"),
     (("PET_RDZV_CONF", "timeout=a"), "PET_RDZV_CONF: timeout: 'a' is not a number"),
     (("PET_RDZV_ENDPOINT", "a:b"), "PET_RDZV_ENDPOINT: 'a:b' is not HOST:PORT"),
-    (("PET_LEASE", "1"), "PET_LEASE must be 1.5 to 3600 seconds"),
+    (("PET_LEASE", "1"), "PET_LEASE: '1' is not 1.5 to 3600 seconds"),
     (("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a"),
 ]
 BY_PROCESS = slice(None, None, 12)

@@ -51,7 +51,7 @@ def test_other_parameters(world: World) -> None:
         (("--rdzv-endpoint=localhost", "--nnodes=2"), "--rdzv-id is missing"),
         (
             ("--rdzv-endpoint=localhost", "--rdzv-id=j", "--rdzv-conf=join_timeout=x"),
-            "join_timeout=x has to be a time in seconds",
+            "join_timeout: 'x' is not a number of seconds",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from rallypoint.cli.commands.agent.resolution import (
     find_launch_id,
     resolve,
 )
+from rallypoint.cli.flags.agent import rendezvous
 
 OWN = None
 SEVERAL = "--nnodes=2 --job-id=j"
@@ -22,6 +23,7 @@ NEAR = "--coordinator=localhost --nnodes=2"
 def follow(line: str, variables: str = "") -> Resolution:
     environment = dict(text.split("=", 1) for text in variables.split())
     args = build_parser().read([*line.split(), "a.py"], environment)
+    rendezvous.check(args)
     return resolve(args, environment, fresh="fresh", host="here")
 
 

@@ -51,8 +51,8 @@ SELECTED = frozenset({"audit", "unprotected", "unencrypted", "preloaded"})
 FORWARDED = {
     # Named in the core, and checked there: see `DRAFT_METHODS`.
     ("server/rallypoint/server/announcements.py", "effect.reason"),
-    # Named where the command line is resolved, before logs are configured: see `Note`.
-    ("cli/rallypoint/cli/commands/agent/session.py", "note.event"),
+    # Named where a launch is resolved, before logs are configured: see `Note`.
+    ("agent/rallypoint/agent/launch/notes.py", "note.event"),
 }
 """Events that are logged elsewhere than where they are named."""
 

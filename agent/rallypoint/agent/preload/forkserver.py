@@ -18,7 +18,7 @@ from rallypoint.agent.helper.events import Exited, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode, to_wire
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.streams import open_terminal
-from rallypoint.base.signal_names import find_signal_name
+from rallypoint.base.exit_codes import find_signal_name
 
 KEPT_BYTES = 64 * 1024
 """How much output of the imports is kept, for each of stdout and stderr."""

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from rallypoint.base.values import BadValue
+
 AUTO = "auto"
 """In place of names: what the workers import."""
 
 
-def parse_modules(text: str) -> tuple[str, ...]:
-    """Return the modules in a text with commas in between.
+def parse_modules(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the modules in a list, or in a text with commas in between.
 
     Raises:
-        ValueError: one is no name of a module.
+        BadValue: one is no name of a module.
     """
-    names = tuple(name.strip() for name in text.split(","))
+    names = _split(value)
     for name in names:
         if not _is_dotted(name):
-            raise ValueError(f"{name!r} is not the name of a module")
+            raise BadValue(f"{name!r} is not the name of a module")
     if AUTO in names and len(names) > 1:
-        raise ValueError(f"{AUTO} and names of modules exclude each other")
+        raise BadValue(f"{AUTO} and names of modules exclude each other")
     return names
 
 
-def parse_calls(text: str) -> tuple[str, ...]:
-    """Return the functions in a text with commas in between, each as `pkg.mod:function`.
+def parse_calls(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the functions in a list, or in a text with commas, each as `pkg.mod:function`.
 
     Raises:
-        ValueError: one does not have that form.
+        BadValue: one does not have that form.
     """
-    names = tuple(name.strip() for name in text.split(","))
+    names = _split(value)
     for name in names:
         module, colon, function = name.partition(":")
         if not (colon and _is_dotted(module) and _is_dotted(function)):
-            raise ValueError(f"{name!r} is not of the form pkg.mod:function")
+            raise BadValue(f"{name!r} is not of the form pkg.mod:function")
     return names
+
+
+def _split(value: str | Iterable[str]) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    return tuple(str(name).strip() for name in words) if value else ()
 
 
 def _is_dotted(name: str) -> bool:

@@ -169,12 +169,13 @@ class SimpleElasticAgent(RecordingAgent):
 
         from rallypoint.elastic.rendezvous.planning import plan_node
 
-        return replace(
-            plan_node(handler, self._worker_group.spec),
-            shutdown_timeout_ms=int(self._shutdown_timeout * 1000),
-            outcome_timeout_ms=int(self._exit_barrier_timeout * 1000),
-            signals=self._signals_to_handle,
+        plan = plan_node(handler, self._worker_group.spec)
+        options = replace(
+            plan.options,
+            shutdown_timeout=int(self._shutdown_timeout * 1000),
+            outcome_timeout=int(self._exit_barrier_timeout * 1000),
         )
+        return replace(plan, options=options, signals=self._signals_to_handle)
 
     def _handler(self) -> CoordinatedRendezvous:
         handler = self._worker_group.spec.rdzv_handler

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.base.signal_names import find_signal_name
+from rallypoint.base.exit_codes import find_signal_name
 
 if TYPE_CHECKING:
     from rallypoint.agent.core.held_round import LocalExit

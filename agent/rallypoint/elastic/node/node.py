@@ -178,7 +178,7 @@ class Node:
 
     def await_end(self) -> None:
         """Wait until the agent has left the job and nothing of it runs, for a bounded time."""
-        limit_s = (self._plan.shutdown_timeout_ms + SWEEP_LIMIT_MS) / 1000 + END_MARGIN_S
+        limit_s = (self._plan.options.shutdown_timeout + SWEEP_LIMIT_MS) / 1000 + END_MARGIN_S
         ends_s = time.monotonic() + limit_s
         self.wait(lambda view: view.is_over, limit_s)
         if not self._embedded.close("the program leaves", max(0.1, ends_s - time.monotonic())):

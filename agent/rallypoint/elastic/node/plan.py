@@ -10,12 +10,12 @@ from msgspec import Struct
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.agent.hosting.keeper import Keeper
+from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.agent.workers.environ import Launch, find_python, shown_command
-from rallypoint.elastic.node.options import JobOptions
 from rallypoint.wire.access import PLAIN, from_environment
 from rallypoint.wire.job_secret import with_job_secret
 from rallypoint.wire.local_token import with_local_token
@@ -34,14 +34,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     options: JobOptions
     workers: int
     role: str
-    max_restarts: int
     local_addr: str | None
     """Address of this node for workers elsewhere; None: it is found."""
     master_port: int
     """Port that this node offers for rank 0's store; 0: a free one in every round."""
-    shutdown_timeout_ms: int
-    outcome_timeout_ms: int
-    """How long it waits for the outcome of the job when no coordinator answers."""
     program: str
     """Name of what the workers run, for readers of the job; compared between nodes."""
     launch: Launch
@@ -81,19 +77,13 @@ class Plan(Struct, frozen=True, kw_only=True):
             else:
                 access = with_job_secret(access, self.environment)
         options, launch = self.options, self.launch
-        timeout_ms = options.coordinator_timeout
         return Settings(
             coordinator=self.coordinator or "",
             access=access,
             keeper=None if self.hosting is None else Keeper(self.hosting, access),
             is_standalone=self.coordinator is None,
             job_id=self.job_id,
-            spec=options.spec(
-                min_nodes=self.min_nodes,
-                max_nodes=self.max_nodes,
-                max_restarts=self.max_restarts,
-                shutdown_timeout_ms=self.shutdown_timeout_ms,
-            ),
+            spec=options.spec(min_nodes=self.min_nodes, max_nodes=self.max_nodes),
             workers=self.workers,
             role=self.role,
             node_name=options.node_name or host,
@@ -114,11 +104,11 @@ class Plan(Struct, frozen=True, kw_only=True):
             ),
             output=self.output,
             logs_plugin=None,
-            shutdown_timeout_ms=self.shutdown_timeout_ms,
+            shutdown_timeout_ms=options.shutdown_timeout,
             drain_ms=0,
             drain_signal=None,
-            coordinator_timeout_ms=options.join_timeout if timeout_ms is None else timeout_ms,
-            outcome_timeout_ms=self.outcome_timeout_ms,
+            coordinator_timeout_ms=options.coordinator_timeout_ms,
+            outcome_timeout_ms=options.outcome_timeout,
             fence_ms=options.fence_after,
             signals=(),  # their handlers belong to the program
             incarnation=incarnation,

@@ -8,7 +8,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.agent.launch.notes import log_notes
+from rallypoint.agent.launch.options import (
+    PYTHON_KEYS,
+    JobOptions,
+    list_key_notes,
+    read_config,
+)
 from rallypoint.base.addresses import have_common_endpoint, parse_endpoint, parse_endpoints
+from rallypoint.base.values import BadValue
 from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
 from rallypoint.elastic.rendezvous.handler import (
     RendezvousHandler,
@@ -20,7 +28,6 @@ from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
-    from rallypoint.elastic.node.options import JobOptions
     from rallypoint.elastic.node.seat import ForeignSeat, Seat
 
 
@@ -38,11 +45,9 @@ class CoordinatedRendezvous(RendezvousHandler):
             ValueError: an option is wrong, or several nodes have no coordinator or no name for
                 their job.
         """
-        from rallypoint.elastic.node.options import parse_options
-
         use_python_log()
         self.params = params
-        self.options: JobOptions = parse_options(params.config)
+        self.options = _read_options(params)
         self.coordinator = find_coordinator(params)
         """host:port, or those of several with commas in between; None: a built-in one."""
         self.hosting = find_hosting(self.coordinator, params, self.options)
@@ -164,6 +169,20 @@ class CoordinatedRendezvous(RendezvousHandler):
             master_endpoint="" if store is None else f"{store.master_addr}:{store.master_port}",
             rank=None if info is None else info.rank,
         )
+
+
+def _read_options(params: RendezvousParameters) -> JobOptions:
+    """Return the options of the job; log the keys without an effect.
+
+    Raises:
+        ValueError: a value does not fit its key.
+    """
+    try:
+        options = JobOptions(**read_config(params.config, PYTHON_KEYS))
+    except BadValue as bad:
+        raise ValueError(f"rendezvous option {bad}") from None
+    log_notes(list_key_notes(params.config, PYTHON_KEYS))
+    return options
 
 
 def find_coordinator(params: RendezvousParameters) -> str | None:

@@ -9,7 +9,7 @@ from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
 from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 
 if TYPE_CHECKING:
-    from rallypoint.elastic.node.options import JobOptions
+    from rallypoint.agent.launch.options import JobOptions
 
 C10D_PORT = 29_400
 """torch's default for the port of an endpoint of c10d."""
@@ -45,14 +45,11 @@ def find_hosting(
         coordinator: host:port, or several with commas in between; None: a built-in one.
         params: of the rendezvous.
         options: that its parameters hold.
-
-    Raises:
-        ValueError: `is_host` is neither yes nor no.
     """
     endpoint = _find_hosted(coordinator, params.backend)
     if endpoint is None:
         return None
-    chosen = params.get_as_bool("is_host")
+    chosen = options.is_host
     if chosen is None and params.backend == "static" and options.rank is not None:
         chosen = options.rank == 0
     return Hosting(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_TRUE = frozenset({"1", "true", "t", "yes", "y"})
-_FALSE = frozenset({"0", "false", "f", "no", "n"})
+from rallypoint.base.values import BadValue, truth
 
 
 class RendezvousParameters:
@@ -61,13 +60,10 @@ class RendezvousParameters:
             ValueError: it is none of these.
         """
         value = self.get(key, default)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and value in (0, 1):
-            return bool(value)
-        if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
-            return value.lower() in _TRUE
-        raise ValueError(f"rendezvous option {key}: {value!r} is neither true nor false")
+        try:
+            return None if value is None else truth(value)
+        except BadValue as bad:
+            raise ValueError(f"rendezvous option {key}: {bad}") from None
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """Return an option as a whole number.

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.elastic.node.plan import Plan
 
 if TYPE_CHECKING:
     from rallypoint.agent.hosting.decision import Hosting
-    from rallypoint.elastic.node.options import JobOptions
+    from rallypoint.agent.launch.options import JobOptions
     from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
     from rallypoint.elastic.values.worker_spec import WorkerSpec
-
-SHUTDOWN_TIMEOUT_MS = 30_000
-OUTCOME_TIMEOUT_MS = 300_000
-"""torch's timeout of the exit barrier."""
 
 
 class Meeting(Protocol):
@@ -46,14 +44,11 @@ def plan_node(handler: Meeting, spec: WorkerSpec | None = None) -> Plan:
         job_id=params.run_id,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
-        options=handler.options,
+        options=replace(handler.options, max_restarts=0 if spec is None else spec.max_restarts),
         workers=1 if spec is None else spec.local_world_size,
         role="default" if spec is None else spec.role,
-        max_restarts=0 if spec is None else spec.max_restarts,
         local_addr=(None if spec is None else spec.local_addr) or params.local_addr,
         master_port=port if may_be_first and not has_port else 0,
-        shutdown_timeout_ms=SHUTDOWN_TIMEOUT_MS,
-        outcome_timeout_ms=OUTCOME_TIMEOUT_MS,
         program="" if spec is None else spec.get_entrypoint_name(),
         launch=Launch("", (), limits_threads=False),
         output=OutputSpec(),

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.base.addresses import is_wildcard
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.values import positive_int, seconds_ms
 from rallypoint.cli.commands.protection import PROTECTION, read_protection
 from rallypoint.cli.commands.serving import run, show_taken, warn_of_gaps
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser, fail, show_error
-from rallypoint.cli.flags.values import (
-    journal_place,
-    own_address,
-    port_number,
-    positive_int,
-    seconds_ms,
-)
+from rallypoint.cli.flags.values import journal_place, own_address, port_number
 
 if TYPE_CHECKING:
     from rallypoint.server.hosting.idle import UntilIdle

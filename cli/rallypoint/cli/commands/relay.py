@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.values import text
 from rallypoint.cli.commands.serving import (
     LISTENING_PAIRS,
     TOKEN_VARIABLE,
@@ -22,7 +23,7 @@ from rallypoint.cli.commands.serving import (
 from rallypoint.cli.flags.common import LOGS, ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import Parser, fail, show_error
-from rallypoint.cli.flags.values import endpoints, port_number, text
+from rallypoint.cli.flags.values import endpoints, port_number
 
 if TYPE_CHECKING:
     from rallypoint.relay.serve import Settings

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from rallypoint.base.addresses import is_loopback
+from rallypoint.base.values import text
 from rallypoint.cli.flags.flag import Flag, Values
 from rallypoint.cli.flags.parser import fail, show_error
-from rallypoint.cli.flags.values import text
 
 TOKEN_VARIABLE = "RALLYPOINT_TOKEN"
 LISTENING_PAIRS = (

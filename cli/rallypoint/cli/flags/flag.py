@@ -12,10 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 
-class BadValue(ValueError):
-    """A value that its flag does not accept. The text begins with the value."""
-
-
 class Flag(Struct, frozen=True, kw_only=True):
     """One flag of a command."""
 

@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import to_json_line
+from rallypoint.base.values import BadValue, truth
 from rallypoint.cli.flags.argv import BadArgument, CommandLine, Given, split_argv
-from rallypoint.cli.flags.flag import BadValue, Flag, Usage, Values
+from rallypoint.cli.flags.flag import Flag, Usage, Values
 from rallypoint.cli.flags.torchrun_names import TORCHRUN_FLAGS
-from rallypoint.cli.flags.variables import find_variable, parse_switch
+from rallypoint.cli.flags.variables import find_variable
 
 _is_json = False
 """Errors of this command are lines of JSON: it was started with --log-format json."""
@@ -94,7 +95,7 @@ class Parser(Usage, frozen=True):
         if variable is None:
             return
         name, text = variable
-        parse = flag.parse or parse_switch
+        parse = flag.parse or truth
         try:
             parts = [part for part in text.split(",") if part] if flag.is_repeatable else [text]
             parsed = [parse(part) for part in parts]

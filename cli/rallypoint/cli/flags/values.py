@@ -8,17 +8,8 @@ from enum import Enum
 from typing import Any
 
 from rallypoint.base.addresses import first_host, is_wildcard, parse_endpoint, parse_endpoints
-from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
-from rallypoint.cli.flags.flag import BadValue
-
-
-def text(value: str) -> str:
-    """Accept any text that is UTF-8: other nodes will read it."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise BadValue(f"{value!r} is not UTF-8") from None
-    return value
+from rallypoint.base.limits import COUNT_MAX
+from rallypoint.base.values import BadValue, natural_int, text, whole_number
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -30,31 +21,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return value
 
     return parse
-
-
-def positive_int(value: str) -> int:
-    """Parse a whole number of 1 or more."""
-    number = _whole(value)
-    if number < 1:
-        raise BadValue(f"{value!r} is not 1 or more")
-    return number
-
-
-def natural_int(value: str) -> int:
-    """Parse a whole number of 0 or more."""
-    number = _whole(value)
-    if number < 0:
-        raise BadValue(f"{value!r} is not 0 or more")
-    if number > COUNT_MAX:
-        raise BadValue(f"{value!r} is more than {COUNT_MAX}")
-    return number
-
-
-def _whole(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise BadValue(f"{value!r} is not a whole number") from None
 
 
 def number(value: str) -> float:
@@ -69,7 +35,7 @@ def within(low: float, high: float, kind: type[float] = float) -> Callable[[str]
     """Return a parser of numbers of this range, int or float, such as seconds."""
 
     def parse(value: str) -> float:
-        parsed = _whole(value) if kind is int else number(value)
+        parsed = whole_number(value) if kind is int else number(value)
         if not low <= parsed <= high:
             if high >= COUNT_MAX and parsed > high:
                 raise BadValue(f"{value!r} is more than {high}")
@@ -87,32 +53,6 @@ def member_of(kind: type[Enum]) -> Callable[[str], Any]:
         return kind(one_of(*(one.value for one in kind))(value))
 
     return parse
-
-
-def seconds_ms(value: str) -> int:
-    """Parse seconds, perhaps with a fraction; returns milliseconds, 0 to 30 days."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        raise BadValue(f"{value!r} is not a number of seconds") from None
-    if not 0 <= seconds <= DURATION_MS_MAX / 1000:
-        raise BadValue(f"{value!r} is not between 0 s and 30 days")
-    return round(seconds * 1000)
-
-
-def positive_seconds_ms(value: str) -> int:
-    """Parse the seconds of a wait, more than 0; returns milliseconds, from 1 on."""
-    if not (milliseconds := seconds_ms(value)):
-        raise BadValue(f"{value!r} is no time to wait: give more than 0 s")
-    return milliseconds
-
-
-def exit_codes(value: str) -> tuple[int, ...]:
-    """Parse exit codes, separated by commas, each 1 to 255; returns each once, sorted."""
-    codes = [natural_int(part) for part in value.split(",") if part.strip()]
-    if not all(1 <= code <= 255 for code in codes):
-        raise BadValue(f"{value!r} is not a list of exit codes (1 to 255)")
-    return tuple(sorted(set(codes)))
 
 
 def signal_number(value: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rallypoint.cli.flags.flag import BadValue, Flag
+from rallypoint.cli.flags.flag import Flag
 
 PREFIX = "PET_"
 OTHER_VARIABLES = {
@@ -26,8 +26,6 @@ OTHER_VARIABLES = {
 """A second variable of these flags; the PET_ variable wins."""
 SHARED = ("RALLYPOINT_LOG_FORMAT", "RALLYPOINT_LINGER")
 """The variables that every command reads. All others are for node-agent only."""
-_YES = frozenset({"1", "true", "yes", "on"})
-_NO = frozenset({"0", "false", "no", "off"})
 _LOG_LEVELS = {
     "NOTSET": "debug",
     "DEBUG": "debug",
@@ -63,11 +61,3 @@ def variables_of(flag: Flag, *, shared_only: bool = False) -> tuple[str, ...]:
     own = f"{PREFIX}{flag.dest.upper()}"
     names = (own, *filter(None, (OTHER_VARIABLES.get(flag.dest),)))
     return tuple(name for name in names if name in SHARED) if shared_only else names
-
-
-def parse_switch(value: str) -> bool:
-    """Parse the value of a switch's variable."""
-    word = value.strip().lower()
-    if word not in _YES | _NO:
-        raise BadValue(f"{value!r} is neither 1 nor 0")
-    return word in _YES

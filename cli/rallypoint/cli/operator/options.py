@@ -15,10 +15,11 @@ from typing import Annotated, Any, get_args, get_origin
 from msgspec import Struct
 
 from rallypoint.base.limits import COUNT_MAX
+from rallypoint.base.values import text
 from rallypoint.cli.flags.common import VERSION
 from rallypoint.cli.flags.flag import Flag, Group, Operand
 from rallypoint.cli.flags.parser import Parser, fail
-from rallypoint.cli.flags.values import member_of, text, within
+from rallypoint.cli.flags.values import member_of, within
 from rallypoint.cli.operator.common import TIMEOUT_S, TIMEOUT_S_MAX, TIMEOUT_S_MIN, Common, Format
 from rallypoint.cli.operator.failures import CommandFailed, exit_code_of
 from rallypoint.cli.operator.hints import reaching_as

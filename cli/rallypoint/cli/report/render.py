@@ -16,6 +16,7 @@ from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import exit_number, is_stopped_after_error
 from rallypoint.base.durations import describe_in_sentence
+from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import (
     Range,
@@ -24,7 +25,6 @@ from rallypoint.base.ranges import (
     remove_from_ranges,
     to_ranges,
 )
-from rallypoint.base.signal_names import find_signal_name
 from rallypoint.base.tracebacks import HEADER, find_last_chain, split_lines
 from rallypoint.cli.failed_workers import advise_interpreter, error_text, last_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

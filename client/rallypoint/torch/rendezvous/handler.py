@@ -61,6 +61,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         use_python_log()
         self._conf = read_conf(params)
+        options = self._conf.options
+        self._join_s, self._stop_s = options.join_timeout / 1000, options.shutdown_timeout / 1000
+        self._read_s = options.coordinator_timeout_ms / 1000
+        self._close_s = options.outcome_timeout / 1000
         self._workers = ForeignWorkers(counts_workers=False)
         self._agent: EmbeddedAgent | None = None
         self._gathering: Gathering | None = None
@@ -97,12 +101,12 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         self._end_round(RESTARTS)
         self._begin()
-        ends_s = time.monotonic() + self._conf.join_s
+        ends_s = time.monotonic() + self._join_s
         unserved = 0
         while True:
             order = self._await_order(ends_s)
             if order is None:  # a spare waits without a limit
-                ends_s = time.monotonic() + self._conf.join_s
+                ends_s = time.monotonic() + self._join_s
                 continue
             self._workers.started([os.getpid()])
             agent = self._require_agent()
@@ -110,7 +114,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             self._gathering = Gathering(coordinators, self._conf.run_id, agent.node_name, order)
             try:
                 left_s = max(0.0, ends_s - time.monotonic())
-                return self._gathering.enter(left_s, serve_s=self._conf.read_s)
+                return self._gathering.enter(left_s, serve_s=self._read_s)
             except NotFormed as error:
                 self._end_round(str(error))
                 unserved = unserved + 1 if isinstance(error, CannotServe) else 0
@@ -212,7 +216,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             if run_ending:
                 raise torch_api.RendezvousClosedError(run_ending)
             raise torch_api.RendezvousTimeoutError(
-                f"job {self._conf.run_id}: no round was formed within {self._conf.join_s:g} s"
+                f"job {self._conf.run_id}: no round was formed within {self._join_s:g} s"
                 f"{why} (--rdzv-conf join_timeout)"
             )
         if isinstance(order, Ended):
@@ -250,7 +254,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def _cancel(self, reason: str) -> None:
         client = Client(self._conf.endpoint, access=self._conf.access)
         try:
-            client.cancel_job(self._conf.run_id, reason=reason, timeout_s=self._conf.close_s)
+            client.cancel_job(self._conf.run_id, reason=reason, timeout_s=self._close_s)
         finally:
             client.close()
 
@@ -296,7 +300,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         self._end_round(farewell.text)
         try:
-            order = self._workers.await_order(self._conf.close_s)
+            order = self._workers.await_order(self._close_s)
         except TimeoutError:
             return False
         return isinstance(order, Ended) and order.finished is not None
@@ -306,9 +310,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
         A node that left before that would be taken for the cause, and the job would continue.
         """
-        limit_s = self._conf.close_s
+        limit_s = self._close_s
         if farewell.is_failure and self._require_agent().is_connected:
-            limit_s = max(limit_s, self._conf.stop_s + STOP_SLACK_S)
+            limit_s = max(limit_s, self._stop_s + STOP_SLACK_S)
         ended = self._workers.wait_ended(limit_s)
         if ended is None and farewell.is_failure:
             self._fail_stopped(farewell)

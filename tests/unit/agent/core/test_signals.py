@@ -9,8 +9,8 @@ from rallypoint.agent.core.desired import DesiredStop
 from rallypoint.agent.core.leaving.signals import describe_signal
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
+from rallypoint.base.values import BadValue
 from rallypoint.cli.flags.agent.signals import signal_list
-from rallypoint.cli.flags.flag import BadValue
 from support.core.orders import run_order
 
 ORDER = run_order()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.cli.flags.flag import BadValue, Flag, Group, Operand
+from rallypoint.base.values import BadValue, positive_int, text
+from rallypoint.cli.flags.flag import Flag, Group, Operand
 from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import positive_int, text
 
 
 def place(word: str) -> str:

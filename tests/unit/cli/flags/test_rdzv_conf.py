@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.base.values import BadValue
 from rallypoint.cli.commands.agent.command import build_parser
-from rallypoint.cli.flags.agent import rdzv_conf
-from rallypoint.cli.flags.flag import BadValue
+from rallypoint.cli.flags.agent import rendezvous
+from rallypoint.cli.flags.agent.job import read_options
 
 TIMES = ("join_timeout", "last_call", "heartbeat_interval", "lease")
 DEFAULTS = (600_000, 5_000, None, None)
@@ -26,14 +27,14 @@ DEFAULTS = (600_000, 5_000, None, None)
 )
 def test_pairs(text: str, found: dict[str, str]) -> None:
     """Separated by commas; a value may hold `=`; the last one of a key counts."""
-    assert rdzv_conf.parse(text) == found
+    assert rendezvous.pairs(text) == found
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1,", ",", "a=1,,b=2", "a=1,b"])
 def test_part_without_key_or_value_is_refused(text: str) -> None:
     """As torchrun refuses it."""
     with pytest.raises(BadValue, match="is not KEY=VALUE"):
-        rdzv_conf.parse(text)
+        rendezvous.pairs(text)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_part_without_key_or_value_is_refused(text: str) -> None:
 def test_times_that_follow(line: str, times: tuple[int | None, ...]) -> None:
     """Its keys are our flags, and lose against them; three missed intervals are torch's lease."""
     args = build_parser().read([*line.split(), "a.py"], {})
-    rdzv_conf.apply(args)
+    rendezvous.check(args)
 
     assert tuple(getattr(args, name) for name in TIMES) == times
 
@@ -78,7 +79,7 @@ def test_variable_of_our_own_flag_wins_too() -> None:
     """PET_JOIN_TIMEOUT sets our flag, not a key of torch's backends."""
     variables = {"PET_JOIN_TIMEOUT": "7", "PET_RDZV_CONF": "join_timeout=60,last_call_timeout=8"}
     args = build_parser().read(["a.py"], variables)
-    rdzv_conf.apply(args)
+    rendezvous.check(args)
 
     assert (args.join_timeout, args.last_call) == (7_000, 8_000)
 
@@ -92,32 +93,18 @@ def test_variable_of_our_own_flag_wins_too() -> None:
         ("timeout=-1", "timeout: '-1' is not between 0 s and 30 days"),
         ("last_call_timeout=x", "last_call_timeout: 'x' is not a number"),
         ("keep_alive_max_attempt=0", "keep_alive_max_attempt: '0' is not 1 or more"),
+        ("is_host=maybe", "is_host: 'maybe' is neither true nor false"),
     ],
 )
-def test_what_makes_no_sense_is_refused(conf: str, words: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    conf: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the key, and what it would take."""
     args = build_parser().read([f"--rdzv-conf={conf}", "a.py"], {})
-    with pytest.raises(rdzv_conf.BadConf) as refused:
-        rdzv_conf.apply(args)
+    with pytest.raises(SystemExit):
+        rendezvous.check(args)
 
-    assert str(refused.value).startswith(words)
-
-
-def test_keys_without_meaning_are_told_apart() -> None:
-    """Those of stores and their certificates, sorted."""
-    conf = rdzv_conf.parse("use_libuv=1,join_timeout=3,cert=x")
-
-    assert rdzv_conf.unused(conf) == ["cert", "use_libuv"]
-
-
-def test_unknown_keys_end_no_launch() -> None:
-    """torchrun ignores them: a warning names what may have been meant."""
-    args = build_parser().read(["--rdzv-conf=joint_timeout=3,use_thing=1", "a.py"], {})
-    rdzv_conf.apply(args)
-
-    assert ["joint_timeout", "use_thing"] == rdzv_conf.unknown(args.rdzv_conf)
-    assert "join_timeout" == rdzv_conf.find_near(["use_thing", "joint_timeout"])
-    assert "" == rdzv_conf.find_near(["use_thing"])
+    assert f"error: --rdzv-conf: {words}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -128,7 +115,7 @@ def test_heartbeats_are_clamped_as_leases_are(
 ) -> None:
     """torchrun takes any interval."""
     args = build_parser().read([f"--rdzv-conf=keep_alive_interval={seconds}", "a.py"], {})
-    rdzv_conf.apply(args)
+    rendezvous.check(args)
 
     assert (interval_ms, lease_ms) == (args.heartbeat_interval, args.lease)
 
@@ -146,12 +133,7 @@ def test_heartbeats_are_clamped_as_leases_are(
 )
 def test_is_host(text: str, is_host: bool | None) -> None:
     """torch's words for yes and no."""
-    assert rdzv_conf.is_host(rdzv_conf.parse(text)) is is_host
+    args = build_parser().read([f"--rdzv-conf={text}", "a.py"], {})
+    rendezvous.check(args)
 
-
-def test_is_host_is_yes_or_no() -> None:
-    """Another word is refused before anything starts."""
-    args = build_parser().read(["--rdzv-conf=is_host=maybe", "a.py"], {})
-
-    with pytest.raises(rdzv_conf.BadConf, match="is_host: 'maybe' is neither true nor false"):
-        rdzv_conf.apply(args)
+    assert read_options(args).is_host is is_host

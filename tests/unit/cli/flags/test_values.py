@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.base.limits import COUNT_MAX
+from rallypoint.base.values import BadValue, natural_int
 from rallypoint.cli.commands.agent.command import build_parser
-from rallypoint.cli.flags.flag import BadValue
-from rallypoint.cli.flags.values import endpoints, natural_int, within
+from rallypoint.cli.flags.values import endpoints, within
 
 
 @pytest.mark.parametrize(

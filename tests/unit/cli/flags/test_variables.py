@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.base.values import BadValue
 from rallypoint.cli.commands.agent.command import build_parser
 from rallypoint.cli.commands.coordinator import build_parser as build_coordinator_parser
-from rallypoint.cli.flags.flag import BadValue, Group
+from rallypoint.cli.flags.flag import Group
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from rallypoint.cli.flags.agent import job
+from rallypoint.agent.launch.options import (
+    COMMAND_KEYS,
+    OPTIONS,
+    PLUGIN_KEYS,
+    PYTHON_KEYS,
+    JobOptions,
+    list_key_notes,
+    read_config,
+)
 from rallypoint.elastic import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.node.options import JobOptions, parse_options
 from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, find_coordinator
 
 
@@ -41,42 +48,70 @@ from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, fin
 )
 def test_options(config: dict[str, Any], expected: JobOptions) -> None:
     """Each key has one meaning, and the clearer one of two wins."""
-    assert expected == parse_options(config)
+    assert expected == JobOptions(**read_config(config, PYTHON_KEYS))
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
         ({"join_timeout": "soon"}, "join_timeout: 'soon'"),
-        ({"join_timeout": 0}, "join_timeout: 0: no time to wait: give more than 0 s"),
-        ({"timeout": "0.0001"}, "timeout: '0.0001': no time to wait"),
-        ({"coordinator_timeout": 0}, "coordinator_timeout: 0: no time to wait"),
-        ({"lease": -1}, "lease: -1: not a number of seconds from 0 on"),
-        ({"grow": "maybe"}, "grow: 'maybe': neither true nor false"),
-        ({"crash_loop": -2}, "crash_loop: -2: must not be negative"),
+        ({"join_timeout": 0}, "join_timeout: 0 is no time to wait: give more than 0 s"),
+        ({"timeout": "0.0001"}, "timeout: '0.0001' is no time to wait"),
+        ({"coordinator_timeout": 0}, "coordinator_timeout: 0 is no time to wait"),
+        ({"lease": 1}, "lease: 1 is not 1.5 to 3600 seconds"),
+        ({"grow": "maybe"}, "grow: 'maybe' is neither true nor false"),
+        ({"crash_loop": -2}, "crash_loop: -2 is not 0 or more"),
         ({"no_retry_exit_codes": [object]}, "no_retry_exit_codes"),
-        ({"preload": "a b"}, "preload: 'a b': 'a b' is not the name of a module"),
-        ({"preload": "auto,json"}, "preload: 'auto,json': auto and names of modules exclude"),
-        (
-            {"preload_call": "json"},
-            "preload_call: 'json': 'json' is not of the form pkg.mod:function",
-        ),
+        ({"preload": "a b"}, "preload: 'a b' is not the name of a module"),
+        ({"preload": "auto,json"}, "preload: auto and names of modules exclude"),
+        ({"preload_call": "json"}, "preload_call: 'json' is not of the form pkg.mod:function"),
+        ({"quarantine_after": 1_001}, "quarantine_after: 1001 is more than 1000"),
+        ({"rank": 1.5}, "rank: 1.5 is not a whole number"),
     ],
 )
 def test_wrong_options(config: dict[str, Any], text: str) -> None:
     """The error names the key, the value and what is wrong."""
     with pytest.raises(ValueError, match=f"rendezvous option {text}"):
-        parse_options(config)
+        get_rendezvous_handler(parameters(**config))
 
 
-def test_defaults_are_those_of_the_command_line() -> None:
-    """Nodes of both kinds have one specification."""
-    ours = JobOptions()
-    flags = {flag.dest: flag.default for group in job.GROUPS for flag in group.flags}
-    shared = [name for name in JobOptions.__struct_fields__ if name in flags]
+@pytest.mark.parametrize(
+    ("keys", "unused", "unknown", "near"),
+    [
+        (COMMAND_KEYS, ["cert", "rank"], ["joint_timeout", "lease", "use_thing"], "join_timeout"),
+        (PYTHON_KEYS, ["cert"], ["joint_timeout", "use_thing"], "join_timeout"),
+        (
+            PLUGIN_KEYS,
+            ["cert", "is_host", "rank"],
+            ["joint_timeout", "lease", "use_thing"],
+            "join_timeout",
+        ),
+    ],
+)
+def test_keys_without_an_effect(
+    keys: dict[str, str], unused: list[str], unknown: list[str], near: str
+) -> None:
+    """torch ignores them, so they end no launch; a warning says what may have been meant."""
+    config = dict.fromkeys(
+        ("use_thing", "rank", "lease", "joint_timeout", "join_timeout", "is_host", "cert"), "1"
+    )
 
-    assert len(shared) > 12
-    assert {name: flags[name] for name in shared} == {name: getattr(ours, name) for name in shared}
+    assert [
+        ("rdzv_conf_keys_ignored", {"keys": unused, "why": "no store is used"}),
+        ("rdzv_conf_keys_not_recognized", {"keys": unknown, "did_you_mean": near}),
+    ] == [(note.event, note.fields) for note in list_key_notes(config, keys)]
+    assert [] == list_key_notes(dict.fromkeys(keys, "1"), keys)
+
+
+def test_every_option_of_a_job_is_in_its_specification() -> None:
+    """Under its own name, also where the value is the default."""
+    spec = JobOptions(heartbeat_interval=100, lease=1_500).spec(min_nodes=1, max_nodes=2)
+    shared = {name for name, option in OPTIONS.items() if not option.is_of_node}
+    fields = {field.name for field in spec.DESCRIPTOR.fields}
+    values = {field.name for field, value in spec.ListFields()}
+
+    assert fields == shared | {"min_nodes", "max_nodes"}
+    assert fields - values == {"max_restarts", "no_retry_exit_codes", "no_requeue_exit_codes"}
 
 
 def parameters(**changed: Any) -> RendezvousParameters:

@@ -107,6 +107,7 @@ def test_texts_and_lists_are_bounded() -> None:
         (limits.COUNT_MAX, "JobSpec.max_restarts", "high"),
         (limits.COUNT_MAX, "JobSpec.max_reformations", "high"),
         (limits.COUNT_MAX, "JobSpec.crash_loop", "high"),
+        (limits.QUARANTINE_AFTER_MAX, "JobSpec.quarantine_after", "high"),
         (limits.COUNT_MAX, "Hello.node_rank", "high"),
         (limits.TEXT_CHARS_MAX, "Goodbye.text", "chars_max"),
         (limits.PROGRAM_CHARS_MAX, "Program.name", "chars_max"),

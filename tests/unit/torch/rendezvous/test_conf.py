@@ -11,10 +11,24 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from rallypoint.agent.embedded.python_log import use_python_log
-from rallypoint.torch.rendezvous.conf import _SECONDS, Conf, read_conf
+from rallypoint.agent.launch.options import (
+    ATTEMPTS,
+    INTERVAL,
+    INTERVAL_MS,
+    OPTIONS,
+    PLUGIN_KEYS,
+    PLUGIN_OPTIONS,
+    SECONDS,
+)
+from rallypoint.torch.rendezvous.conf import Conf, read_conf
 
 PAGE = Path(__file__).parents[4] / "docs" / "torch.md"
-DOCUMENTED = {*_SECONDS, "keep_alive_max_attempt", "grow", "node_name"}
+TIMES_MS = {INTERVAL: INTERVAL_MS} | {
+    key: getattr(PLUGIN_OPTIONS, name)
+    for key, name in PLUGIN_KEYS.items()
+    if OPTIONS[name].unit == SECONDS
+}
+DOCUMENTED = {*PLUGIN_KEYS, INTERVAL, ATTEMPTS}
 
 
 def read(
@@ -26,8 +40,10 @@ def read(
 def test_defaults_are_those_of_torch() -> None:
     """As in torch's dynamic rendezvous."""
     conf = read()
-    assert (conf.join_s, conf.last_call_s, conf.close_s, conf.read_s) == (600, 30, 30, 60)
-    assert (conf.beat_s, conf.lease_s) == (5, 15)
+    options = conf.options
+    assert (options.join_timeout, options.last_call) == (600_000, 30_000)
+    assert (options.outcome_timeout, options.coordinator_timeout) == (30_000, 60_000)
+    assert (options.heartbeat_interval, options.lease) == (5_000, 15_000)
     assert conf.endpoint == "c:50051" and conf.run_id == "j"
 
 
@@ -68,11 +84,11 @@ def test_endpoint(endpoint: str, expected: str) -> None:
         ({"endpoint": "host:1,b:x"}, "port number"),
         ({"endpoint": "host:1,"}, "an address is missing at a comma"),
         ({"run_id": "none"}, "--rdzv-id is missing"),
-        ({"join_timeout": "soon"}, "join_timeout=soon has to be a time in seconds"),
-        ({"join_timeout": "0"}, "join_timeout=0 is no time to wait: give more than 0 s"),
-        ({"read_timeout": 0.0001}, "read_timeout=0.0001 is no time to wait"),
-        ({"last_call_timeout": "-1"}, "last_call_timeout=-1 has to be a time in seconds"),
-        ({"keep_alive_max_attempt": "0"}, "keep_alive_max_attempt=0 has to be 1 or more"),
+        ({"join_timeout": "soon"}, "join_timeout: 'soon' is not a number of seconds"),
+        ({"join_timeout": "0"}, "join_timeout: '0' is no time to wait: give more than 0 s"),
+        ({"read_timeout": 0.0001}, "read_timeout: 0.0001 is no time to wait"),
+        ({"last_call_timeout": "-1"}, "last_call_timeout: '-1' is not between 0 s and 30 days"),
+        ({"keep_alive_max_attempt": "0"}, "keep_alive_max_attempt: '0' is not 1 or more"),
         ({"grow": "perhaps"}, "grow"),
     ],
 )
@@ -103,5 +119,5 @@ def test_documented_keys() -> None:
     rows = re.findall(r"^\| `(\w+)` (?:\* )?\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
     documented = {key: default for key, default in rows if key in DOCUMENTED}
     assert set(documented) == DOCUMENTED
-    for key, seconds in _SECONDS.items():
-        assert documented[key] == f"{seconds:g} s"
+    for key, default_ms in TIMES_MS.items():
+        assert documented[key] == f"{default_ms / 1000:g} s"

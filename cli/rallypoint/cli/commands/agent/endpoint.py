@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rallypoint.agent.hosting.decision import Hosting
 from rallypoint.base.addresses import parse_endpoint
-from rallypoint.cli.flags.agent import rdzv_conf
+from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 
 C10D_PORT = 29_400
@@ -63,7 +63,7 @@ def _hosting(
     endpoint = parse_endpoint(text, default_port)
     if endpoint is None:
         raise NoEndpoint(f"{args.source(dest)}: {text!r} is not HOST:PORT of a coordinator")
-    is_host = rdzv_conf.is_host(args.rdzv_conf)
+    is_host = read_options(args).is_host
     return Hosting(
         endpoint=endpoint,
         is_chosen=chosen if is_host is None else is_host,

@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
+from rallypoint.agent.launch.notes import Note
+from rallypoint.agent.launch.options import COMMAND_KEYS, list_key_notes
 from rallypoint.base.addresses import (
     first_host,
     have_common_endpoint,
     is_loopback,
     parse_endpoint,
 )
+from rallypoint.base.values import BadValue
 from rallypoint.cli.commands.agent.endpoint import C10D_PORT, STATIC_PORT, NoEndpoint, find_hosting
-from rallypoint.cli.commands.agent.notes import Note
-from rallypoint.cli.flags.agent import rdzv_conf
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
-from rallypoint.cli.flags.flag import BadValue, Values
+from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.values import endpoints
 from rallypoint.wire.coordinators import describe_start
 
@@ -72,14 +73,7 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     _refuse_own_job(coordinator, hosting, job_id, environment)
     address = args.local_addr or _find_address(args, coordinator, notes)
     _note_backend(args, coordinator, notes)
-    unused = rdzv_conf.unused(args.rdzv_conf)
-    if unused:
-        notes.append(Note("rdzv_conf_keys_ignored", {"keys": unused, "why": "no store is used"}))
-    unknown = rdzv_conf.unknown(args.rdzv_conf)
-    if unknown:
-        near = rdzv_conf.find_near(unknown)
-        fields = {"keys": unknown, **({"did_you_mean": near} if near else {})}
-        notes.append(Note("rdzv_conf_keys_not_recognized", fields))
+    notes += list_key_notes(args.rdzv_conf, COMMAND_KEYS)
     if "monitor_interval" in args.given:
         why = "nothing is polled: exits are noticed at once"
         notes.append(Note("monitor_interval_ignored", {"why": why}))

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from typing import NoReturn
 
 from rallypoint.agent.agent import Agent
@@ -17,6 +16,7 @@ from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.keeper import Keeper
+from rallypoint.agent.launch.notes import log_notes
 from rallypoint.agent.life import live
 from rallypoint.agent.machine.address import is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
@@ -29,15 +29,13 @@ from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
-from rallypoint.cli.commands.agent.notes import Note
 from rallypoint.cli.commands.agent.resolution import Resolution, find_launch_id
-from rallypoint.cli.flags.agent import output, preload
+from rallypoint.cli.flags.agent import output
+from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.report.reports import new_listener, new_reports
 from rallypoint.elastic.node.built_in import NoCoordinator, end_with, reaching_coordinator
-from rallypoint.elastic.node.options import JobOptions
-from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import Access
 
 log = get_logger()
@@ -60,7 +58,7 @@ def run_session(
     Exits without closing the event loop or finalizing the interpreter: that takes longer than
     stopping the workers, and a signal meanwhile would change the exit code.
     """
-    _log_notes(resolution.notes)
+    log_notes(resolution.notes)
     _log_launch(args, placement.count)
     for_workers = dict(os.environ)
     runner = asyncio.Runner()
@@ -80,11 +78,6 @@ def run_session(
     if keeper is not None:
         keeper.await_end()
     os._exit(exit_code)
-
-
-def _log_notes(notes: Sequence[Note]) -> None:
-    for note in notes:
-        (log.warning if note.is_warning else log.info)(note.event, **note.fields)
 
 
 async def _live(
@@ -156,19 +149,19 @@ def _settings(
     address = resolution.address or ""
     if address and not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
-    timeout_ms = args.coordinator_timeout
+    options, (low, high) = read_options(args), args.nnodes
     launch = _launch(args, placement)
     return Settings(
         coordinator=target,
         access=proof,
         is_standalone=resolution.coordinator is None,
         job_id=resolution.job_id,
-        spec=_spec(args),
+        spec=options.spec(min_nodes=low, max_nodes=high),
         workers=placement.count.number,
         role=args.role,
-        node_name=args.node_name or socket.gethostname(),
-        node_name_explicit=args.node_name is not None,
-        node_rank=args.node_rank,
+        node_name=options.node_name or socket.gethostname(),
+        node_name_explicit=options.node_name is not None,
+        node_rank=options.rank,
         address=address,
         host_name=socket.gethostname(),
         labels=dict(args.label),
@@ -184,12 +177,12 @@ def _settings(
         ),
         output=output.parse_spec(args),
         logs_plugin=output.parse_plugin(args, placement.count.number),
-        shutdown_timeout_ms=args.shutdown_timeout,
+        shutdown_timeout_ms=options.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
-        coordinator_timeout_ms=args.join_timeout if timeout_ms is None else timeout_ms,
-        outcome_timeout_ms=args.outcome_timeout,
-        fence_ms=args.fence_after,
+        coordinator_timeout_ms=options.coordinator_timeout_ms,
+        outcome_timeout_ms=options.outcome_timeout,
+        fence_ms=options.fence_after,
         signals=args.signals_to_handle,
         incarnation=incarnation,
         environment={
@@ -197,7 +190,7 @@ def _settings(
             AGENT_MARK_ENV: compute_mark(incarnation),
             SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
         },
-        preload=preload.preload(args),
+        preload=options.preloaded(),
         keeper=keeper,
     )
 
@@ -211,35 +204,6 @@ def _launch(args: Values, placement: Placement) -> Launch:
         run_path=args.run_path,
         virtual_local_rank=args.virtual_local_rank,
         cpus=placement.cpus,
-    )
-
-
-def _spec(args: Values) -> job_pb2.JobSpec:
-    low, high = args.nnodes
-    options = JobOptions(
-        join_timeout=args.join_timeout,
-        last_call=args.last_call,
-        settle_time=args.settle_time,
-        grow_after=args.grow_after,
-        grow=not args.no_grow,
-        restart_backoff=args.restart_backoff,
-        fence_after=args.fence_after,
-        no_retry_exit_codes=args.no_retry_exit_codes,
-        no_requeue_exit_codes=args.no_requeue_exit_codes,
-        quarantine_after=args.quarantine_after,
-        quarantine_window=args.quarantine_window,
-        quarantine_cooldown=args.quarantine_cooldown,
-        max_reformations=args.max_reformations,
-        crash_loop=args.crash_loop,
-        progress_after=args.progress_after,
-        heartbeat_interval=args.heartbeat_interval,
-        lease=args.lease,
-    )
-    return options.spec(
-        min_nodes=low,
-        max_nodes=high,
-        max_restarts=args.max_restarts,
-        shutdown_timeout_ms=args.shutdown_timeout,
     )
 
 

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.base.values import positive_int, text
 from rallypoint.cli.flags.common import ONE_HELP_GROUP
 from rallypoint.cli.flags.flag import Flag, Group, Operand
 from rallypoint.cli.flags.menu import Menu
 from rallypoint.cli.flags.parser import Parser
-from rallypoint.cli.flags.values import durable_place, positive_int, text
+from rallypoint.cli.flags.values import durable_place
 
 PLACE = "sqlite:journal.sqlite"
 STORE = "etcd://e1:2379,e2:2379,e3:2379/rallypoint"

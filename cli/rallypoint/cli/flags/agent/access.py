@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from rallypoint.base.values import text
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import text
 
 if TYPE_CHECKING:
     from rallypoint.wire.access import Access

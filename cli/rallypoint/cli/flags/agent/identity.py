@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
+from rallypoint.base.values import text
+from rallypoint.cli.flags.agent.job import option_flag
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import endpoints, label, natural_int, text
+from rallypoint.cli.flags.values import endpoints, label
 
 GROUPS = (
     Group(
@@ -39,21 +41,8 @@ GROUPS = (
                 "its outcome instead of starting a new run",
                 default_text="under srun: Slurm's job, step and restart count",
             ),
-            Flag(
-                names=("--node-name",),
-                parse=text,
-                metavar="NAME",
-                help="name of this node",
-                default_text="the host name",
-            ),
-            Flag(
-                names=("--node-rank",),
-                parse=natural_int,
-                metavar="N",
-                help="position of this node among the nodes",
-                default_text="any",
-                torchrun="0",
-            ),
+            option_flag("node_name"),
+            option_flag("rank"),
             Flag(
                 names=("--local-addr",),
                 parse=text,

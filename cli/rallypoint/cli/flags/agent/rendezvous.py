@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from rallypoint.cli.flags.agent import rdzv_conf
+from rallypoint.agent.launch.options import ATTEMPTS, COMMAND_KEYS, INTERVAL, read_config
+from rallypoint.base.values import BadValue, text
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import number, port_number, text
+from rallypoint.cli.flags.values import number, port_number
 
 OWN_BACKEND = "rallypoint"
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Parse `key=value,…`; a value may contain `=`."""
+    found: dict[str, str] = {}
+    for part in text.split(",") if text.strip() else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not key or not equals or not value:
+            raise BadValue(f"{part!r} is not KEY=VALUE")
+        found[key] = value
+    return found
+
 
 GROUPS = (
     Group(
@@ -33,10 +46,11 @@ GROUPS = (
             ),
             Flag(
                 names=("--rdzv-conf",),
-                parse=rdzv_conf.parse,
+                parse=pairs,
                 metavar="KEY=VALUE,…",
                 default={},
-                help=f"{', '.join(rdzv_conf.USED)} are honoured; torch's other keys have no effect",
+                help=f"{', '.join((*COMMAND_KEYS, INTERVAL, ATTEMPTS))} are honoured; "
+                "torch's other keys have no effect",
             ),
             Flag(
                 names=("--master-addr",),
@@ -73,6 +87,9 @@ GROUPS = (
 def check(args: Values) -> None:
     """Reject bad keys of --rdzv-conf; set the flags that the good ones stand for."""
     try:
-        rdzv_conf.apply(args)
-    except rdzv_conf.BadConf as bad:
+        values = read_config(args.rdzv_conf, COMMAND_KEYS)
+    except BadValue as bad:
         fail(args.prog, f"{args.source('rdzv_conf')}: {bad}")
+    for name, value in values.items():
+        if name not in args.given:
+            setattr(args, name, value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 
 from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
-from rallypoint.cli.flags.flag import BadValue, Flag, Group, Values
+from rallypoint.base.values import BadValue, seconds_ms
+from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import seconds_ms, signal_number
+from rallypoint.cli.flags.values import signal_number
 
 DEFAULT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """torchrun's default."""

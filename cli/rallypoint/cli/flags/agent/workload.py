@@ -6,9 +6,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from rallypoint.base.values import positive_int, text
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.flags.values import one_of, positive_int, text
+from rallypoint.cli.flags.values import one_of
 
 if TYPE_CHECKING:
     from rallypoint.agent.workers.placement import Placement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.cli.flags.flag import BadValue
+from rallypoint.base.values import BadValue
 from rallypoint.cli.flags.values import node_range
 from rallypoint.cli.operator.changes.options import (
     IsWaiting,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.base.signal_names import find_signal_name
+from rallypoint.base.exit_codes import find_signal_name
 
 
 def test_signal_has_a_name_or_none() -> None:

@@ -1,0 +1,114 @@
+"""Values as people write them: in flags, in variables, and in the options of a job.
+
+Each parser takes a text, or the value itself where a program gives it, and raises BadValue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
+
+YES = frozenset({"1", "true", "t", "yes", "y", "on"})
+NO = frozenset({"0", "false", "f", "no", "n", "off"})
+"""What torch takes for yes and no, and the words of switches."""
+
+
+class BadValue(ValueError):
+    """A value that is not accepted. The text begins with the value."""
+
+
+def truth(value: str | int) -> bool:
+    """Parse a word for yes or no, in any case."""
+    word = str(value).strip().lower()
+    if word not in YES | NO:
+        raise BadValue(f"{value!r} is neither true nor false")
+    return word in YES
+
+
+def text(value: str) -> str:
+    """Accept any text that is UTF-8: other nodes will read it."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise BadValue(f"{value!r} is not UTF-8") from None
+    return str(value)
+
+
+def whole_number(value: str | float) -> int:
+    """Parse a whole number."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"{value!r} is not a whole number") from None
+    if isinstance(value, float) and number != value:
+        raise BadValue(f"{value!r} is not a whole number")
+    return number
+
+
+def positive_int(value: str | float) -> int:
+    """Parse a whole number of 1 or more."""
+    number = whole_number(value)
+    if number < 1:
+        raise BadValue(f"{value!r} is not 1 or more")
+    return number
+
+
+def count(most: int) -> Callable[[str | float], int]:
+    """Return a parser of whole numbers from 0 to `most`."""
+
+    def parse(value: str | float) -> int:
+        number = whole_number(value)
+        if number < 0:
+            raise BadValue(f"{value!r} is not 0 or more")
+        if number > most:
+            raise BadValue(f"{value!r} is more than {most}")
+        return number
+
+    return parse
+
+
+natural_int = count(COUNT_MAX)
+"""Parses a whole number of 0 or more."""
+
+
+def exit_codes(value: str | int | Iterable[int]) -> tuple[int, ...]:
+    """Parse exit codes, separated by commas or colons, each 1 to 255; returns each once, sorted."""
+    if isinstance(value, str):
+        parts: Iterable[str | int] = value.replace(",", " ").replace(":", " ").split()
+    else:
+        parts = value if isinstance(value, Iterable) else (value,)
+    codes = [natural_int(part) for part in parts]
+    if not all(1 <= code <= 255 for code in codes):
+        raise BadValue(f"{value!r} is not a list of exit codes (1 to 255)")
+    return tuple(sorted(set(codes)))
+
+
+def seconds_ms(value: str | float) -> int:
+    """Parse seconds, perhaps with a fraction; returns milliseconds, 0 to 30 days."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"{value!r} is not a number of seconds") from None
+    if not 0 <= seconds <= DURATION_MS_MAX / 1000:
+        raise BadValue(f"{value!r} is not between 0 s and 30 days")
+    return round(seconds * 1000)
+
+
+def positive_seconds_ms(value: str | float) -> int:
+    """Parse the seconds of a wait, more than 0; returns milliseconds, from 1 on."""
+    if not (milliseconds := seconds_ms(value)):
+        raise BadValue(f"{value!r} is no time to wait: give more than 0 s")
+    return milliseconds
+
+
+def seconds_within_ms(low_ms: int, high_ms: int) -> Callable[[str | float], int]:
+    """Return a parser of seconds in a range; it returns milliseconds."""
+
+    def parse(value: str | float) -> int:
+        milliseconds = seconds_ms(value)
+        if not low_ms <= milliseconds <= high_ms:
+            raise BadValue(f"{value!r} is not {low_ms / 1000:g} to {high_ms / 1000:g} seconds")
+        return milliseconds
+
+    return parse
