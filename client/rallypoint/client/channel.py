@@ -265,7 +265,7 @@ def channel_options(*, is_shared: bool) -> Options:
         *client_options(),
         ("grpc.keepalive_time_ms", interval_s * 1000),
         ("grpc.keepalive_timeout_ms", timeout_s * 1000),
-        ("grpc.http2.ping_timeout_ms", timeout_s * 1000),  # gRPC 1.76 waits a minute without it
+        ("grpc.http2.ping_timeout_ms", timeout_s * 1000),  # gRPC waits a minute without it
         ("grpc.http2.max_pings_without_data", 0),  # as long as a call waits
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", connect_s * 1000),  # how long to try to connect

@@ -21,7 +21,7 @@ IDLE_MS_MAX = 300_000
 
 PENDING_CALLS_MAX = 2 * NODES_PER_JOB_MAX
 """New calls that may wait for the server to begin them: when the network fails, every agent of the
-largest job opens a stream in the same second, and its workers call. gRPC 1.76 has no such limit for
+largest job opens a stream in the same second, and its workers call. gRPC has no such limit for
 connections of HTTP/2: 4,096 calls waited where 10 were allowed. Releases whose server is made of
 promises refuse calls at random when more than 1,000 wait. A call that has waited for 30 s ends as
 CANCELLED, whatever the limit; its client tries again."""
@@ -60,6 +60,6 @@ def server_options() -> Options:
         # The lease detects a dead host. Keepalive only frees the connections of idle streams.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.ping_timeout_ms", 20_000),  # gRPC 1.76 waits a minute without it
+        ("grpc.http2.ping_timeout_ms", 20_000),  # gRPC waits a minute without it
         ("grpc.http2.max_ping_strikes", 0),
     ]

@@ -1,10 +1,15 @@
 """After SIGKILL to the coordinator, workers keep running and a new coordinator adopts the round."""
 
+import asyncio
 import signal
 
+import grpc
 import pytest
 
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
+from support.core.served import hello_of
 from support.processes.commands import Command
 from support.processes.jobs import is_started, node, pids
 from support.processes.world import NEW, World
@@ -188,3 +193,22 @@ def test_coordinator_that_is_told_to_end_ends_with_0(
         agent.signal(signal.SIGTERM)
     assert [agent.wait(limit_s=5) for agent in agents] == [143, 143]
     assert world.left() == []
+
+
+async def test_coordinator_that_is_told_to_end_with_many_sessions_ends(
+    coordinator: Command, port: int
+) -> None:
+    """gRPC before 1.78 waited for ever when so many calls ended with the loop of the coordinator."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = agent_grpc.AgentServiceStub(channel)
+        calls = [stub.Session(timeout=60) for _ in range(400)]
+        for number, call in enumerate(calls, 1):
+            hello = hello_of(f"j{number % 8}", number)
+            await call.write(
+                agent_pb2.SessionRequest(hello=hello, session_id=f"{number:032x}", connection=1)
+            )
+        for call in calls:
+            assert (await call.read()).HasField("welcome")
+        coordinator.signal(signal.SIGTERM)
+
+        assert await asyncio.to_thread(coordinator.wait, limit_s=30) == 0

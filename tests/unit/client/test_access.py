@@ -224,7 +224,7 @@ GRPC_TEXTS = [
 
 @pytest.mark.parametrize(("text", "meaning"), GRPC_TEXTS)
 def test_text_of_grpc_is_explained(text: str, meaning: str) -> None:
-    """These are what gRPC 1.76 says."""
+    """These are what gRPC says."""
     assert meaning in explain(f"last error: UNKNOWN: ipv4:10.0.0.7:1: {text}")
 
 

@@ -28,7 +28,7 @@ OPTIONS = (
     # refuses a client that pings more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # gRPC 1.76 waits a minute without it
+    ("grpc.http2.ping_timeout_ms", 5_000),  # gRPC waits a minute without it
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
