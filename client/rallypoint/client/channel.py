@@ -220,7 +220,7 @@ class Connections(Generic[Channel]):
         failure = read_failure(error)
         if failure.code is not grpc.StatusCode.UNAVAILABLE:
             return failure
-        return self._explained(failure, target, explain(failure.text))
+        return self._explained(failure, target, explain(failure.text, target, self.access))
 
     def is_unclear(self, failure: Failure, target: str) -> bool:
         """Return whether `look_into` may find more about a failure."""

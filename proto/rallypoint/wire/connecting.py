@@ -88,4 +88,4 @@ async def find_reason(channel: grpc.aio.Channel, target: str, access: Access) ->
         return ""
     if is_closed(text):
         return await asyncio.to_thread(probe, target, access)
-    return explain(text)
+    return explain(text, target, access)

@@ -46,6 +46,7 @@ _PHRASES = (
     ("not yet valid", Fault.NOT_YET),
     ("CERTIFICATE_VERIFY_FAILED", Fault.AUTHORITY),
     ("certificate signature failure", Fault.AUTHORITY),
+    ("Hostname Verification Check failed", Fault.WRONG_NAME),
 )
 """What the text of gRPC or of OpenSSL holds, and what it means."""
 # X509_V_ERR_… of OpenSSL, x509_vfy.h.
@@ -56,15 +57,25 @@ _CLOSED = ("Socket closed", "reset by peer", "Broken pipe", "recvmsg")
 """What gRPC's text holds when the other side has closed the connection."""
 
 
-def explain(text: str) -> str:
-    """Return what gRPC's text about a failed handshake means; empty: it is about something else."""
-    if "Peer name " in text:
-        name = text.partition("Peer name ")[2].partition(" ")[0]
-        return Fault.WRONG_NAME.value.format(name)
+def explain(text: str, target: str, access: Access) -> str:
+    """Return what gRPC's text about a failed handshake means; empty: it is about something else.
+
+    Args:
+        text: of the status of a call.
+        target: host:port of the other side.
+        access: of this side.
+    """
     if (fault := _find_phrase(text)) is not None:
-        return fault.value
+        meaning: str = fault.value
+        return meaning.format(_find_name(target, access))
     detail = text.partition("Ssl handshake failed")[2]
     return f"{Fault.OTHER.value}{detail[:DETAIL_CHARS_MAX]}" if detail else ""
+
+
+def _find_name(target: str, access: Access) -> str:
+    """Return the name that the certificate of the other side must have."""
+    host = (parse_endpoint(target) or target).rpartition(":")[0]
+    return access.server_name or host.strip("[]")
 
 
 def read_fault(error: ssl.SSLError, access: Access) -> Fault:
@@ -125,13 +136,12 @@ def probe(target: str, access: Access, timeout_s: float = PROBE_S_MAX) -> str:
     if endpoint is None:
         return ""
     host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
     refused = find_refusal(access).value
     try:
         with (
-            connect(host, int(port), timeout_s) as raw,
+            connect(host.strip("[]"), int(port), timeout_s) as raw,
             blind_context(access).wrap_socket(
-                raw, server_hostname=access.server_name or host
+                raw, server_hostname=_find_name(target, access)
             ) as line,
         ):
             if not access.uses_tls:

@@ -103,7 +103,7 @@ SCRIPTS = {
 on after a `try`, whatever it raises. `wait ended` waits until the handler has returned.
 
 No handler hangs or writes in a connection that breaks while its window is full: in one of some 200
-such calls grpc.aio 1.78 on a busy machine neither cancels the handler nor ends the write. The
+such calls grpc.aio on a busy machine neither cancels the handler nor ends the write. The
 product gives every write a limit.
 """
 

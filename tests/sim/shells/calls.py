@@ -1,6 +1,6 @@
 """gRPC on virtual time: both sides of a call, as far as agents and the coordinator use it.
 
-The rules are those of grpc.aio 1.78. At the client a read at the end raises the status unless that
+The rules are those of grpc.aio. At the client a read at the end raises the status unless that
 is OK; a cancelled read or write cancels the call; a write after the end of the call raises
 InvalidStateError. One that the end interrupts seems to have succeeded, or raises the status if that
 arrives at the same moment, or INTERNAL, which may take the place of the status. At the server a

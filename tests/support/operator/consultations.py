@@ -27,7 +27,7 @@ _VARYING = (
     (r"(?<=answers in )\d+ ms", "1 ms"),
     (r"(?<=found in )\d+ ms", "1 ms"),
     (r"process \S+ \(\d+\)", "process python (4711)"),
-    (r"Python [\d.]+, gRPC [\d.]+", "Python 3.11.7, gRPC 1.78.2"),
+    (r"Python [\d.]+, gRPC [\d.]+", "Python 3.11.7, gRPC 1.80.1"),
 )
 
 

@@ -217,7 +217,11 @@ GRPC_TEXTS = [
         "check --tls-ca",
     ),
     ("OPENSSL_internal:BAD_SIGNATURE: certificate signature failure", "check --tls-ca"),
-    ("Peer name 10.0.0.7 is not in peer certificate", "its certificate is not for 10.0.0.7"),
+    (
+        "Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check "
+        "failed.",
+        "its certificate is not for ::7:",
+    ),
     ("Ssl handshake failed: something new", "TLS handshake failed: something new"),
 ]
 
@@ -225,12 +229,12 @@ GRPC_TEXTS = [
 @pytest.mark.parametrize(("text", "meaning"), GRPC_TEXTS)
 def test_text_of_grpc_is_explained(text: str, meaning: str) -> None:
     """These are what gRPC says."""
-    assert meaning in explain(f"last error: UNKNOWN: ipv4:10.0.0.7:1: {text}")
+    assert meaning in explain(f"last error: UNKNOWN: ipv6:[::7]:1: {text}", "[::7]:1", Access())
 
 
 def test_other_failures_are_left_alone() -> None:
     """A closed connection may have any reason."""
     refused = "Failed to connect to remote host: connect: Connection refused (111)"
 
-    assert [explain(refused), is_closed(refused)] == ["", False]
-    assert [explain("Socket closed"), is_closed("Socket closed")] == ["", True]
+    assert [explain(refused, "a:1", Access()), is_closed(refused)] == ["", False]
+    assert [explain("Socket closed", "a:1", Access()), is_closed("Socket closed")] == ["", True]

@@ -48,12 +48,12 @@ def test_errors_of_python_are_read(error: ssl.SSLError, access: Access, fault: F
 
 def test_grpc_and_python_say_the_same() -> None:
     """An agent and a command have the same line for the same fault."""
-    wrong_name = "Peer name head is not in peer certificate"
+    wrong_name = "UNAUTHENTICATED: Hostname Verification Check failed."
 
-    assert explain("WRONG_VERSION_NUMBER") == describe_fault(
+    assert explain("WRONG_VERSION_NUMBER", "head:1", SECURE) == describe_fault(
         failure("WRONG_VERSION_NUMBER"), SECURE, "head"
     )
-    assert explain(wrong_name) == describe_fault(verification(62), SECURE, "head")
+    assert explain(wrong_name, "head:1", SECURE) == describe_fault(verification(62), SECURE, "head")
     assert describe_fault(failure("NO_CIPHERS_AVAILABLE"), SECURE, "head") == (
         "TLS handshake failed: no ciphers available"
     )

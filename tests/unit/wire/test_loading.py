@@ -108,14 +108,15 @@ load_grpc(is_quiet=True)
 
 
 FORKED = """
-import grpc, os, sys
-from concurrent import futures
+import os, socket
 from rallypoint.client import Client
 from rallypoint.wire.loading import claim_grpc
 
+refusing = socket.socket()
+refusing.bind(("127.0.0.1", 0))
+
 def ask():
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    with Client(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", limit_s=1) as client:
+    with Client(f"127.0.0.1:{refusing.getsockname()[1]}", limit_s=1) as client:
         try:
             client.get_coordinator()
         except Exception as error:

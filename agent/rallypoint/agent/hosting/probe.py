@@ -95,5 +95,5 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
             text = error.details() or ""
             if is_closed(text):
                 return Listener.UNKNOWN, await files.begin(partial(probe, target, access)).future
-            return Listener.UNKNOWN, explain(text)
+            return Listener.UNKNOWN, explain(text, target, access)
     return Listener.COORDINATOR, ""
