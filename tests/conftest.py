@@ -17,6 +17,7 @@ import pytest
 
 from rallypoint.base import log, names
 from support.machines.resolver import Resolver, install
+from support.processes.processes import Witness
 from support.tries.commit import find_commit
 from support.tries.drawing import Drawing
 from support.tries.skips import Skips
@@ -196,3 +197,11 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     yield made
     made.release_all()
     names.forget()
+
+
+@pytest.fixture
+def witness() -> Iterator[Witness]:
+    """Yield what sees processes die that are no children of this one."""
+    witness = Witness()
+    yield witness
+    witness.close()

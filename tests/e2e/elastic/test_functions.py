@@ -59,13 +59,6 @@ def output() -> Iterator[Lines]:
     lines.close()
 
 
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
-
-
 def start(folder: Path, program: str, method: str, output: Lines) -> subprocess.Popen[bytes]:
     script = folder / "program.py"
     script.write_text(program)

@@ -10,7 +10,6 @@ workers and brood are gone.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,13 +25,6 @@ OUTPUTS = ("--tee=0", "--tee=3", "--redirects=3", "--redirects=1")
 """Where output goes: what holds it open must not keep an agent from ending."""
 MARKS = ((), pytest.mark.long, pytest.mark.nightly, pytest.mark.nightly)
 """Each run ends agents in each way, and with each output once; more of them have all of both."""
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
 
 
 def fail(agent: Command, parent: Worker) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,13 +27,6 @@ SANDBOXES = {
     "no open": (errno.ENOSYS, PIDFD_OPEN),
     "no signal": (errno.EPERM, PIDFD_SEND_SIGNAL),
 }
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
 
 
 @pytest.fixture(

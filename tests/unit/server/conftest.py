@@ -1,12 +1,15 @@
-"""A real etcd for the modules that ask for one; tests of a module share it, each under a prefix."""
+"""A real etcd for the modules that ask for one, with a prefix for each test; and the log."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from rallypoint.base.log import merge_context
 from support.etcd.clients import Connect, connecting
 from support.etcd.cluster import Cluster, running
 
@@ -36,3 +39,10 @@ async def connect() -> AsyncIterator[Connect]:
     """Make clients, which the test does not have to close."""
     async with connecting() as connect:
         yield connect
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    """Return the events that are logged, as they come, with their contexts."""
+    with capture_logs(processors=[merge_context]) as lines:
+        yield lines

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from rallypoint.agent.helper.host import WorkerHost
-from support.processes.processes import Conversation, Lines, Witness
+from support.processes.processes import Conversation, Lines
 
 
 @pytest.fixture
@@ -20,10 +20,3 @@ def output() -> Iterator[Lines]:
     lines = Lines()
     yield lines
     lines.close()
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()

@@ -76,20 +76,6 @@ ATTEMPTS = 10
 
 
 @pytest.fixture
-def output() -> Iterator[Lines]:
-    lines = Lines()
-    yield lines
-    lines.close()
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
-
-
-@pytest.fixture
 def agent(output: Lines) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", AGENT, STUBBORN_TREE]
     with subprocess.Popen(command, stdout=output.write_fd) as process:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -41,13 +41,6 @@ async def begin(tmp_path: Path) -> AsyncIterator[Begin]:
     yield begin
     for plugin in begun:
         await plugin.close()
-
-
-@pytest.fixture
-def witness() -> Iterator[Witness]:
-    witness = Witness()
-    yield witness
-    witness.close()
 
 
 @pytest.mark.parametrize(

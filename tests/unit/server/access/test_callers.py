@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from structlog.testing import capture_logs
 
-from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting.protecting import ProtectionSettings
 from rallypoint.server.rpc.guards import limits
@@ -54,13 +51,6 @@ Metadata = tuple[tuple[str, str], ...]
 
 def put_of(key: str) -> keys_pb2.WriteKeysRequest:
     return keys_pb2.WriteKeysRequest(job_id="job", writes=[change(key, put={})], request_id="r")
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    """Return the events that are logged, as they come."""
-    with capture_logs(processors=[merge_context]) as lines:
-        yield lines
 
 
 async def ask(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from structlog.testing import capture_logs
 
-from rallypoint.base.log import merge_context
 from rallypoint.server.hosting.protecting import Protected
 from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
 from rallypoint.server.rpc.guards.access.gate import Gate
@@ -42,13 +39,6 @@ def protected(secret: bytes = b"of the store") -> Protected:
     gate = Gate(Source(parse_rules(RULES)))
     gate.identities.use(secret)
     return Protected(Protection(authenticates=True), gate)
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    """Return the audit lines, as they come."""
-    with capture_logs(processors=[merge_context]) as lines:
-        yield lines
 
 
 def audit_of(lines: list[Any]) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from structlog.testing import capture_logs
 
-from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting import protecting
 from rallypoint.server.hosting.protecting import Protected
@@ -41,13 +38,6 @@ Metadata = tuple[tuple[str, str], ...]
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the files all the time."""
     monkeypatch.setattr(protecting, "LOOK_S", 0.02)
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    """Return the events that are logged, as they come."""
-    with capture_logs(processors=[merge_context]) as lines:
-        yield lines
 
 
 async def join(channel: grpc.aio.Channel, token: str, number: int = 1, job_id: str = "a") -> Agent:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from structlog.testing import capture_logs
 
-from rallypoint.base.log import merge_context
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.hosting import protecting
 from rallypoint.server.hosting.protecting import Protected
@@ -47,13 +44,6 @@ Metadata = tuple[tuple[str, str], ...]
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protecting, "LOOK_S", 0.02)
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    """Return the events that are logged, as they come."""
-    with capture_logs(processors=[merge_context]) as lines:
-        yield lines
 
 
 async def reads(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
-from structlog.testing import capture_logs
 
-from rallypoint.base.log import merge_context
 from rallypoint.server.rpc import connections, envelopes, job_service
 from rallypoint.server.rpc.interceptor import has_ended
 from rallypoint.server.rpc.views import whole
@@ -30,13 +27,6 @@ GARBAGE = b"\x0a\xff\xff\xff"
 
 class Planted(Exception):
     """The bug. Its text must reach no peer."""
-
-
-@pytest.fixture
-def lines() -> Iterator[list[Any]]:
-    """Return the events that are logged, as they come."""
-    with capture_logs(processors=[merge_context]) as lines:
-        yield lines
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, where: object, name: str, strikes: Any) -> None:
