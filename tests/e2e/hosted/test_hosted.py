@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 from rallypoint.base.exit_codes import EXIT_CANCELLED
 from rallypoint.wire.last_runs import FOLDER
-from support.operator.broken import listening
-from support.processes.commands import COORDINATOR, NODE_AGENT, SCRIPTS, Command, describe
+from support.processes.commands import NODE_AGENT, SCRIPTS, Command, describe
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
 
@@ -274,23 +272,6 @@ def test_coordinator_that_runs_is_used(world: World) -> None:
 
 
 @pytest.mark.long
-def test_home_that_is_read_only(world: World) -> None:
-    """The journal is among the temporary files then, and goes with the job."""
-    where = {"XDG_STATE_HOME": "/proc/nowhere"}
-    agents = [start(world, name, "--log-level=debug", **where) for name in ("a", "b")]
-    workers = world.mailbox.workers(2)
-    logs = [event for agent in agents for event in agent.events("coordinator_log_kept")]
-    temporary = world.folder / f"rallypoint-{os.getuid()}"
-    for worker in workers:
-        worker.tell("exit", "0")
-
-    assert {Path(event["path"]).parent.parent for event in logs} == {temporary}
-    assert [agent.wait() for agent in agents] == [0, 0]
-    assert world.left() == []
-    assert kept(temporary) == [FOLDER]
-
-
-@pytest.mark.long
 def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World) -> None:
     """What they inherit neither leads them to the job around them nor keeps its name."""
     port = world.ports.reserve()
@@ -310,20 +291,6 @@ def test_workers_that_are_launchers_have_a_job_with_its_coordinator(world: World
     assert [agent.wait() for agent in agents] == [0, 0]
     assert world.left() == []
     assert kept(world.folder / "state" / "rallypoint") == [FOLDER]
-
-
-@pytest.mark.long
-def test_other_program_at_the_endpoint(world: World) -> None:
-    """One line, and 2."""
-    port = int(world.target.rpartition(":")[2])
-    with listening(b"SSH-2.0-OpenSSH_9.2\r\n", port):
-        agent = start(world, "a")
-
-        assert agent.wait() == 2
-    text = (
-        f"another program listens at {world.target}, which is no coordinator: choose another port"
-    )
-    assert agent.said() == [f"node-agent: {text}"]
 
 
 def test_node_that_does_not_host_waits_for_the_one_that_does(world: World) -> None:
@@ -352,19 +319,6 @@ def test_endpoint_that_is_misspelled_is_told_at_once(world: World) -> None:
     assert agent.wait() == 75
     assert agent.said()[-1].endswith(f"the last answer: {event['why']}")
     assert world.left() == []
-
-
-def test_coordinator_without_nodes_ends(world: World) -> None:
-    """When none has come for so long, with its journal."""
-    port = world.target.rpartition(":")[2]
-    state = world.folder / "hosted" / "journal.sqlite"
-    flags = ("--host=127.0.0.1", f"--port={port}", f"--state=sqlite:{state}", "--until-idle=0.2")
-    coordinator = world.start("coordinator", [COORDINATOR, *flags])
-
-    assert coordinator.wait() == 0
-    (event,) = coordinator.events("coordinator_not_needed")
-    assert event["why"] == "no node has come for 0.2 s"
-    assert not state.parent.exists()
 
 
 @pytest.mark.long

@@ -52,13 +52,6 @@ def with_torch(world: World, gpus: int, address: str = "0000:00:00.0") -> dict[s
     return {"PYTHONPATH": str(folder)}
 
 
-def without_torch(world: World) -> dict[str, str]:
-    env = with_torch(world, 0)
-    missing = "raise ModuleNotFoundError('No module named torch', name='torch')"
-    Path(env["PYTHONPATH"], "torch.py").write_text(missing)
-    return env
-
-
 def end(workers: list[Worker]) -> None:
     for worker in workers:
         worker.tell("exit", "0")
@@ -107,28 +100,6 @@ def test_workers_by_real_torch(world: World) -> None:
     assert agent.events("workers_counted")[0]["workers"] == expected
 
 
-def test_workers_without_torch(world: World) -> None:
-    """Without torch for the workers, `auto` counts CPUs, and the log says why."""
-    env = without_torch(world)
-    agent = world.agent("a", "--nproc-per-node=auto", prefix=ON_ONE_CPU, env=env)
-    end(world.mailbox.workers(1))
-
-    assert agent.wait() == 0
-    (event,) = agent.events("workers_counted")
-    assert (event["of"], event["why"]) == ("cpu", "torch is not installed here")
-
-
-def test_a_number_asks_nobody(world: World) -> None:
-    """A job with a number of workers runs even if torch cannot be imported."""
-    env = with_torch(world, 0)
-    Path(env["PYTHONPATH"], "torch.py").write_text("import os; os._exit(9)")
-    agent = world.agent("a", "--nproc-per-node=2", env=env)
-    end(world.mailbox.workers(2))
-
-    assert agent.wait() == 0
-    assert agent.events("workers_counted") == []
-
-
 # --- by which way ---
 
 
@@ -146,29 +117,6 @@ def test_run_path(world: World) -> None:
     assert "RuntimeError: the reason" in said
     assert f'File "{OBEDIENT}", line' in said
     assert "runpy" not in said and "run_path.py" not in said
-
-
-def test_run_path_with_an_exit_code(world: World) -> None:
-    """`sys.exit` is no exception: its code is reported, nothing is recorded."""
-    agent = world.agent("a", "--run-path")
-    world.mailbox.workers(1)[0].tell("exit", "7")
-
-    assert agent.wait() == 1
-    assert any("exitcode  : 7" in line for line in agent.said())
-    assert not any("Traceback" in line for line in agent.said())
-
-
-def test_folder_runs(world: World) -> None:
-    """A folder with a `__main__.py` is a script, as for python."""
-    folder = world.folder / "training"
-    folder.mkdir()
-    (folder / "__main__.py").write_text(Path(OBEDIENT).read_text())
-    agent = world.agent("a", script=(str(folder), "a"))
-    workers = world.mailbox.workers(1)
-    end(workers)
-
-    assert workers[0].argv == ("a",)
-    assert agent.wait() == 0
 
 
 @pytest.mark.parametrize(("method", "lines"), [("spawn", 0), ("fork", 1), ("forkserver", 1)])
@@ -202,19 +150,6 @@ def test_virtual_local_rank(world: World, visible: str | None, expected: list[st
     assert [worker.env["RALLYPOINT_LOCAL_RANK"] for worker in workers] == ["0", "1", "2"]
     assert [worker.argv for worker in workers] == [("0",), ("1",), ("2",)]
     assert [worker.env["RANK"] for worker in workers] == ["0", "1", "2"]
-
-
-def test_real_local_rank(world: World) -> None:
-    """Without the flag all workers see what the agent sees, and both variables agree."""
-    env = {"CUDA_VISIBLE_DEVICES": "1"}
-    agent = world.agent("a", nproc=2, env=env)
-    workers = world.mailbox.workers(2)
-    end(workers)
-
-    assert agent.wait() == 0
-    for rank, worker in enumerate(workers):
-        assert worker.env["LOCAL_RANK"] == worker.env["RALLYPOINT_LOCAL_RANK"] == str(rank)
-        assert worker.env["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 # --- on which CPUs ---
@@ -281,11 +216,3 @@ def test_what_cannot_be_is_refused(
     assert line.startswith("node-agent: error: ")
     assert words in line
     assert world.mailbox.started() == []
-
-
-def test_missing_script_is_refused(world: World) -> None:
-    """A missing script of --run-path is refused like any other."""
-    done = world.run(NODE_AGENT, "--standalone", "--run-path", "missing.py")
-
-    assert done.returncode == 2
-    assert done.stderr.startswith("node-agent: error: missing.py: no such script in /")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-import pytest
-
 from support.processes.commands import NODE_AGENT, Command
 from support.processes.mailbox import Worker
 from support.processes.world import OBEDIENT, PROMPT, WORKERS, World
@@ -28,22 +26,6 @@ def end(agents: list[Command], workers: list[Worker]) -> None:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in agents] == [0] * len(agents)
     assert [(agent.stdout(), agent.said()) for agent in agents] == [("", [])] * len(agents)
-
-
-def test_endpoint_and_id_of_a_c10d_job_lead_to_the_coordinator(world: World) -> None:
-    """Two nodes with an elastic command line need only a new endpoint; the log explains c10d."""
-    where = f"--rdzv_id={world.job_id} --rdzv_backend=c10d --rdzv_endpoint={world.target}"
-    line = f"--nnodes=2 --nproc_per_node=1 {where} --local-addr=127.0.0.1"
-    agents = [launch(world, line) for _ in range(2)]
-    workers = world.mailbox.workers(2)
-
-    for worker in workers:
-        assert seen(worker, "TORCHELASTIC_RUN_ID", "WORLD_SIZE") == (world.job_id, "2")
-        assert seen(worker, "RALLYPOINT_COORDINATOR") == (world.target,)
-    end(agents, workers)
-    for agent in agents:
-        (said,) = agent.events("rdzv_backend_replaced")
-        assert (said["backend"], said["by"], said["level"]) == ("c10d", world.target, "info")
 
 
 def test_operator_may_say_everything_by_variables(world: World) -> None:
@@ -115,30 +97,6 @@ def test_master_that_is_not_this_host_is_passed_on_with_a_warning(world: World) 
     assert said["address"] == "192.0.2.1"
 
 
-def test_single_node_needs_no_coordinator(world: World) -> None:
-    """Without a coordinator and an endpoint, the agent starts its own, and logs that at debug."""
-    agent = launch(world, "--nproc_per_node=2 --log-level=debug")
-    workers = world.mailbox.workers(2)
-
-    assert {seen(worker, "MASTER_ADDR", "WORLD_SIZE") for worker in workers} == {("127.0.0.1", "2")}
-    end([agent], workers)
-    assert len(agent.events("coordinator_started")) == 1
-
-
-def test_coordinator_added_to_a_standalone_line_is_used(world: World) -> None:
-    """The job runs there under a new name; what --standalone ignores is ignored."""
-    ignored = "--rdzv-id=same --rdzv-backend=c10d"
-    agent = launch(world, f"--standalone --coordinator={world.target} {ignored}")
-    (worker,) = world.mailbox.workers(1)
-    (job_id,) = seen(worker, "TORCHELASTIC_RUN_ID")
-
-    assert job_id != "same"
-    assert len(world.jobs.get(job_id).nodes) == 1
-    end([agent], [worker])
-    (said,) = agent.events("rendezvous_flags_ignored")
-    assert said["flags"] == ["--rdzv-backend", "--rdzv-id"]
-
-
 def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
     """Known settings are part of the specification; the others are logged once."""
     conf = (
@@ -156,16 +114,6 @@ def test_conf_of_torchs_back_ends_is_the_jobs_policy(world: World) -> None:
     (said,) = agent.events("rdzv_conf_keys_ignored")
     assert said["keys"] == ["read_timeout"]
     assert len(agent.events("monitor_interval_ignored")) == 1
-
-
-@pytest.mark.parametrize(("level", "is_told"), [("WARNING", False), ("INFO", True)])
-def test_loglevel_of_other_programs_is_ours_too(world: World, level: str, is_told: bool) -> None:
-    """LOGLEVEL is read as torch reads it, and hides lines of information."""
-    agent = launch(world, "", LOGLEVEL=level)
-    (worker,) = world.mailbox.workers(1)
-    end([agent], [worker])
-
-    assert bool(agent.events("round_began")) == is_told
 
 
 def test_launcher_in_a_worker(world: World) -> None:

@@ -245,17 +245,6 @@ def shape(event: dict[str, Any]) -> list[object]:
     return [list(event), list(metadata), sorted(more), sorted(lists)]
 
 
-@pytest.mark.parametrize("flags", [(), ("--event-log-handler=dynamic_rendezvous",)])
-def test_no_events_unless_asked(world: World, flags: tuple[str, ...]) -> None:
-    """By default no event is recorded; neither is one with a null handler."""
-    agent = world.agent("a", *flags)
-    (worker,) = world.mailbox.workers(1)
-    worker.tell("exit", "0")
-
-    assert agent.wait() == 0
-    assert recorded(agent) == []
-
-
 def test_unknown_event_handler_is_refused(world: World) -> None:
     """One line that names the choices, and exit code 2."""
     done = world.run(*world.standalone("--event-log-handler=scuba"))
