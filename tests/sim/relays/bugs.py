@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rallypoint.relay import uplink
@@ -15,9 +14,7 @@ from rallypoint.server.rpc.connections import Connection, Connections
 from rallypoint.server.rpc.errors import ended_status
 from rallypoint.server.rpc.relays.seats import Seat, Seats
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-
-Patch = tuple[Any, str, Callable[..., Any]]
-"""Class, name, and replacement."""
+from sim.seeds.planting import Patch, patched
 
 
 def _take_a_lost_relay_for_lost_agents() -> Patch:
@@ -141,13 +138,6 @@ BUGS: dict[str, Callable[[], Patch]] = {
 }
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Plant a bug while the context is open."""
-    owner, attribute, replacement = BUGS[name]()
-    real = inspect.getattr_static(owner, attribute)
-    setattr(owner, attribute, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, real)
+    return patched(BUGS[name]())

@@ -7,8 +7,7 @@ bugs here are in the cores; `outer_bugs.py` has those around the cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,7 +43,7 @@ from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.outer_bugs import OUTER_BUGS
-from sim.seeds.planting import Bug, Patch
+from sim.seeds.planting import Bug, Patch, patched
 
 
 def _reuse_a_number() -> list[Patch]:
@@ -371,15 +370,6 @@ BUGS: dict[str, Bug] = {
 """By name: how a bug is planted, and the rules that may notice it."""
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Plant a bug while the context is open."""
-    patches = BUGS[name][0]()
-    kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
-    try:
-        for owner, attribute, replacement in patches:
-            setattr(owner, attribute, replacement)
-        yield
-    finally:
-        for owner, attribute, original in kept:
-            setattr(owner, attribute, original)
+    return patched(*BUGS[name][0]())

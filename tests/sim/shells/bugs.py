@@ -7,9 +7,8 @@ proving nothing.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,10 +35,8 @@ from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from sim.seeds.planting import Patch, patched
 from sim.shells.loop import BOOT_UNIX_NS, START_NS
-
-Patch = tuple[Any, str, Callable[..., Any]]
-"""Module or class, name, and replacement."""
 
 
 def _forget_to_wake_the_writer() -> Patch:
@@ -290,13 +287,6 @@ BUGS: dict[str, Callable[[], Patch]] = {
 }
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
+def planted(name: str) -> AbstractContextManager[None]:
     """Plant a bug while the context is open."""
-    owner, attribute, replacement = BUGS[name]()
-    real = inspect.getattr_static(owner, attribute)
-    setattr(owner, attribute, replacement)
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, real)
+    return patched(BUGS[name]())
