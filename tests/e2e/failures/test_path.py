@@ -71,37 +71,3 @@ def test_coordinator_that_stood_still_loses_nobody(
         check_unharmed(world, coordinator, agents, before)
         (stalled, *_) = coordinator.events("coordinator_stalled")
         assert stalled["late_ms"] > 5_000
-
-
-def test_streams_that_break_at_once_are_waited_for(world: World) -> None:
-    """Eight agents cannot connect for longer than the grace: the path is suspected, not they."""
-    coordinator = world.coordinator(0, *NEW)
-    with Proxy(world.target) as proxy:
-        world.target = proxy.address
-        agents, before = start(world, 8)
-        proxy.cut(refuse_s=1.5)
-
-        check_unharmed(world, coordinator, agents, before)
-        assert len(coordinator.events("network_suspected")) == 1
-
-
-def test_single_stream_that_comes_back_is_nothing(world: World) -> None:
-    """A stream that breaks and is restored within the grace period changes nothing."""
-    coordinator = world.coordinator(0, *NEW)
-    with Proxy(world.target) as proxy:
-        direct, world.target = world.target, proxy.address
-        alone = world.agent("n0", nnodes="2")
-        proxy.wait_accepted(1)
-        world.target = direct
-        peer = world.agent("n1", nnodes="2")
-        world.mailbox.workers(2)
-        before = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-        proxy.cut()
-        coordinator.wait_event("node_resumed")
-
-        assert coordinator.events("network_suspected") == []
-        for worker in world.mailbox.started():
-            worker.tell("exit", "0")
-        assert [alone.wait(), peer.wait()] == [0, 0]
-        assert before.round.header.number == 1
-        assert len(world.mailbox.started()) == 2

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2
 
-from rallypoint.v1 import job_pb2, round_pb2
-from support.processes.commands import SCRIPTS, Command
-from support.processes.jobs import Jobs, is_started, node, pids
+from rallypoint.v1 import round_pb2
+from support.processes.commands import Command
+from support.processes.jobs import Jobs, is_started, pids
 from support.processes.mailbox import Worker
 from support.processes.room import Room, start
 from support.processes.world import NEW, World
 from support.relays.running import direct, is_back, start_relay
-
-CURL = (str(SCRIPTS / "buf"), "curl", "--protocol", "grpc", "--http2-prior-knowledge")
 
 
 @pytest.fixture
@@ -162,45 +157,3 @@ def test_workers_share_through_a_relay(world: World, jobs: Jobs) -> None:
     room.tell("get", "address", "60", ranks=[1, 2, 3])
     room.ask("put", "address", "10.0.0.7", ranks=[0])
     assert ["10.0.0.7"] * 3 == room.answers([1, 2, 3])
-
-
-def test_tools_call_through_a_relay(world: World, jobs: Jobs) -> None:
-    """Reflection, a read, a refusal with its details, and the health of the relay itself."""
-    _, address = start_relay(world, world.target)
-    done = world.run(*CURL, f"http://{address}/rallypoint.v1.JobService/ListJobs")
-
-    assert (0, ["revision"]) == (done.returncode, list(json.loads(done.stdout))), done.stderr
-    with Jobs(address) as asked:
-        assert health_pb2.HealthCheckResponse.SERVING == asked.health()
-        with pytest.raises(grpc.RpcError) as unknown:
-            asked.get("nothing")
-        assert isinstance(unknown.value, grpc.Call)
-        assert grpc.StatusCode.NOT_FOUND is unknown.value.code()
-        assert any(key == "grpc-status-details-bin" for key, _ in unknown.value.trailing_metadata())
-
-
-def test_refused_agent_ends_alone(world: World, jobs: Jobs) -> None:
-    """Another specification is refused as if the agent had come directly; its neighbours stay."""
-    _, address = start_relay(world, world.target)
-    direct(world, address)
-    agents, workers = begin(world)
-    stranger = world.agent("c", "--max-restarts=7", nnodes="2")
-
-    assert 2 == stranger.wait()
-    assert any("--max-restarts is 3 there and 7 here" in line for line in stranger.said())
-    finish(world, agents, workers)
-
-
-def test_node_that_is_done_leaves(world: World, jobs: Jobs) -> None:
-    """It sends its Goodbye through the relay, and is not lost."""
-    _, address = start_relay(world, world.target)
-    direct(world, address)
-    agent = world.agent("a", nnodes="1")
-    (worker,) = world.mailbox.workers(1)
-    job = jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    worker.tell("exit", "0")
-
-    assert "a" == node(job, "a").name
-    assert 0 == agent.wait()
-    ended = jobs.wait(world.job_id, lambda job: job.phase == job_pb2.JOB_PHASE_CLOSED)
-    assert job_pb2.OUTCOME_SUCCEEDED == ended.outcome

@@ -30,14 +30,6 @@ def describe(*args: Any) -> dict[str, Any]:
     return {"args": list(args), **{name: int(os.environ[name]) for name in names}}
 
 
-def fail_first(exit_code: int) -> int:
-    """Fail as rank 1 in the first attempt; return the number of the attempt."""
-    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    if attempt == 0 and os.environ["RANK"] == "1":
-        sys.exit(exit_code)
-    return attempt
-
-
 def refuse(text: str) -> None:
     """Fail as rank 1; the others wait for that."""
     if os.environ["RANK"] == "1":
@@ -52,7 +44,7 @@ def obey() -> None:
     runpy.run_path(os.environ["OBEDIENT"], run_name="__main__")
 
 
-FUNCTIONS = {one.__name__: one for one in (describe, fail_first, refuse, obey)}
+FUNCTIONS = {one.__name__: one for one in (describe, refuse, obey)}
 
 
 def main() -> None:

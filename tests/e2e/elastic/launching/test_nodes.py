@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from rallypoint.client import Client
 from rallypoint.v1 import node_pb2
 from support.elastic.nodes import launch, result
-from support.processes.jobs import is_started
 from support.processes.world import World
 
 
@@ -72,48 +69,6 @@ def test_success_here_waits_for_the_others(world: World) -> None:
     assert all("values" in result(node) for node in nodes)
 
 
-def test_job_grows_and_shrinks(world: World) -> None:
-    """A new node joins the running job; a node that is killed leaves the others a new round."""
-    nodes = {name: launch(world, name=name, nodes=(1, 2)) for name in "a"}
-    world.mailbox.workers(1)
-    nodes["b"] = launch(world, name="b", nodes=(1, 2))
-    grown = world.mailbox.workers(2, round=2)
-    nodes["b"].kill()
-    (last,) = world.mailbox.workers(1, round=3)
-    last.tell("exit", "0")
-
-    assert ["2", "2"] == [worker.env["WORLD_SIZE"] for worker in grown]
-    assert (last.node, last.restart_count) == ("a", 0)
-    assert {"values": {"0": None}} == result(nodes["a"])
-
-
-def test_node_that_leaves_on_a_signal(world: World) -> None:
-    """The other node continues in a smaller round; no restart is charged."""
-    nodes = {"a": launch(world, name="a", nodes=(1, 2))}
-    world.mailbox.workers(1)
-    nodes["b"] = launch(world, name="b", nodes=(1, 2))
-    world.mailbox.workers(2, round=2)
-    nodes["b"].signal(signal.SIGTERM)
-
-    assert result(nodes["b"])["raised"] == "SignalException"
-    (last,) = world.mailbox.workers(1, round=3)
-    last.tell("exit", "0")
-    assert (last.node, last.restart_count) == ("a", 0)
-    assert {"values": {"0": None}} == result(nodes["a"])
-
-
-def test_spare_ends_well(world: World) -> None:
-    """A node that was not needed returns no values when the job has succeeded."""
-    first = launch(world, name="a", nodes=(1, 1), run_id=world.job_id)
-    (worker,) = world.mailbox.workers(1)
-    spare = launch(world, name="b", nodes=(1, 1), run_id=world.job_id)
-    world.jobs.wait(world.job_id, lambda job: len(job.nodes) == 2)
-    worker.tell("exit", "0")
-
-    assert {"values": {"0": None}} == result(first)
-    assert {"values": {}} == result(spare)
-
-
 def test_job_is_cancelled(world: World) -> None:
     """An operator's cancellation is a closed rendezvous, with the reason."""
     node = launch(world)
@@ -144,22 +99,3 @@ def test_coordinator_that_cannot_be_reached(world: World) -> None:
     found = result(node)
     assert found["raised"] == "RendezvousConnectionError"
     assert "no coordinator answered for 1 s" in found["text"]
-
-
-@pytest.mark.long
-def test_coordinator_is_killed_and_comes_back(world: World) -> None:
-    """The workers keep running, and the launch returns their values."""
-    coordinator = world.coordinator(0)
-    port = int(world.target.rpartition(":")[2])
-    nodes = [launch(world, name=name, nodes=(2, 2)) for name in "ab"]
-    workers = world.mailbox.workers(2)
-    world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    coordinator.kill()
-    for node in nodes:
-        node.wait_text("coordinator_not_reached")
-    world.coordinator(port)
-    for worker in workers:
-        worker.tell("exit", "0")
-
-    assert all("values" in result(node) for node in nodes)
-    assert {worker.pid for worker in workers} == {one.pid for one in world.mailbox.started()}
