@@ -10,7 +10,7 @@ from typing import Any
 
 from support.elastic.program import api
 from support.elastic.program.case import Setup, case
-from support.elastic.program.failures import LONG_S, fails_at_first, raises_at_rank
+from support.elastic.program.failures import fails_at_first, raises_at_rank
 from support.elastic.program.outcome import attempt, describe_result, launch
 from support.elastic.program.values import rank
 
@@ -129,18 +129,6 @@ def agent_that_is_asked_for_a_role(setup: Setup) -> Any:
 
 
 @case()
-def agent_of_a_script(setup: Setup) -> Any:
-    """Return values are None."""
-    return run(setup, make_agent(setup, make_spec(setup, "true")))
-
-
-@case()
-def agent_that_has_not_run(setup: Setup) -> Any:
-    """Its workers have no ranks yet."""
-    return describe_group(make_agent(setup, make_spec(setup, rank)).get_worker_group())
-
-
-@case()
 def agent_with_a_prefix(setup: Setup) -> Any:
     """`log_line_prefix_template` and the start method are arguments of the agent."""
     options = {"log_line_prefix_template": "[${rank}] ", "start_method": "fork"}
@@ -161,14 +149,6 @@ def deprecated_function(setup: Setup) -> Any:
 def two_nodes(setup: Setup) -> Any:
     """Each returns the values of the workers that it runs, by global rank."""
     return launch(setup, tells_ranks, str(setup.folder), 4, **TWO)
-
-
-@case(nodes=2)
-def two_nodes_of_different_sizes(setup: Setup) -> Any:
-    """One worker and three; which of the nodes comes first is left open."""
-    size = 1 + 2 * setup.node
-    found = launch(setup, meets, str(setup.folder), 4, nproc_per_node=size, **TWO)
-    return in_any_place(found)
 
 
 @case(nodes=2)
@@ -203,23 +183,3 @@ def failure_of_one_node(setup: Setup) -> Any:
     function = raises_at_group
     spec = make_spec(setup, function, str(setup.folder), 1, nodes=2, local_world_size=1)
     return run(setup, make_agent(setup, spec))
-
-
-@case(nodes=2)
-def restart_of_two_nodes(setup: Setup) -> Any:
-    """A failure of one node restarts both."""
-    spec = make_spec(setup, fails_once, str(setup.folder), nodes=2, max_restarts=1)
-    return run(setup, make_agent(setup, spec))
-
-
-def fails_once(folder: str) -> str:
-    """Fail at global rank 3 in the first round; the others wait to be stopped."""
-    mark = Path(folder) / "failed"
-    if mark.exists():
-        return wait_for(folder, 4) or "second round"
-    wait_for(folder, 4)
-    if rank() == 3:
-        mark.touch()
-        raise RuntimeError("rank 3")
-    time.sleep(LONG_S)
-    return "not stopped"

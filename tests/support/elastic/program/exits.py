@@ -53,12 +53,6 @@ def ends_by_signal(signum: int) -> None:
     time.sleep(LONG_S)
 
 
-def ends_by_signal_at_rank_1(signum: int) -> None:
-    if rank() == 1:
-        ends_by_signal(signum)
-    time.sleep(LONG_S)
-
-
 def waits_for_a_signal(folder: str) -> None:
     """Say that it runs, then which signal stops it."""
 
@@ -152,39 +146,9 @@ def killed(setup: Setup) -> Any:
 
 
 @case()
-def terminated(setup: Setup) -> Any:
-    """SIGTERM that the launcher did not send."""
-    return launch(setup, ends_by_signal, int(signal.SIGTERM), nproc_per_node=1)
-
-
-@case()
-def segmentation_fault(setup: Setup) -> Any:
-    """SIGSEGV."""
-    return launch(setup, ends_by_signal, int(signal.SIGSEGV), nproc_per_node=1)
-
-
-@case()
-def aborted(setup: Setup) -> Any:
-    """SIGABRT, as an assertion of a C library sends it."""
-    return launch(setup, ends_by_signal, int(signal.SIGABRT), nproc_per_node=1)
-
-
-@case()
-def one_of_two_killed(setup: Setup) -> Any:
-    """The other is stopped, and is no failure."""
-    return launch(setup, ends_by_signal_at_rank_1, int(signal.SIGKILL))
-
-
-@case()
 def launcher_terminated(setup: Setup) -> Any:
     """SIGTERM to the launcher: the workers get it, and the caller a SignalException."""
     return interrupted(setup, waits_for_a_signal, signal.SIGTERM)
-
-
-@case()
-def launcher_interrupted(setup: Setup) -> Any:
-    """SIGINT to the launcher."""
-    return interrupted(setup, waits_for_a_signal, signal.SIGINT)
 
 
 @case()

@@ -61,13 +61,6 @@ def raises(kind: str) -> None:
     raise AssertionError(kind)
 
 
-def raises_from() -> None:
-    try:
-        os.environ["MISSING"]
-    except KeyError as error:
-        raise RuntimeError("no configuration") from error
-
-
 def raises_at_rank(failing: int) -> str:
     if rank() == failing:
         raise RuntimeError(f"rank {failing}")
@@ -105,14 +98,6 @@ def fails_always(folder: str) -> None:
     raise RuntimeError(f"attempt {count}")
 
 
-def raises_recorded() -> None:
-    api.record(raises)("plain")
-
-
-def returns_recorded() -> Any:
-    return api.record(rank)()
-
-
 def handles_by_hand() -> list[Any]:
     handler = api.get_error_handler()
     handler.initialize()
@@ -131,12 +116,6 @@ def exception(setup: Setup) -> Any:
 
 
 @case()
-def exception_of_the_script(setup: Setup) -> Any:
-    """A class that the launcher could not build again."""
-    return launch(setup, raises, "custom", nproc_per_node=1)
-
-
-@case()
 def exception_that_cannot_be_pickled(setup: Setup) -> Any:
     """It is reported by its text."""
     return launch(setup, raises, "locked", nproc_per_node=1)
@@ -146,30 +125,6 @@ def exception_that_cannot_be_pickled(setup: Setup) -> Any:
 def exception_without_a_text(setup: Setup) -> Any:
     """Its `__str__` raises."""
     return launch(setup, raises, "speechless", nproc_per_node=1)
-
-
-@case()
-def exception_of_several_lines(setup: Setup) -> Any:
-    """Lines, quotes and letters arrive as they are."""
-    return launch(setup, raises, "lines", nproc_per_node=1)
-
-
-@case()
-def group_of_exceptions(setup: Setup) -> Any:
-    """Both are in the traceback."""
-    return launch(setup, raises, "group", nproc_per_node=1)
-
-
-@case()
-def exception_with_a_cause(setup: Setup) -> Any:
-    """The cause is in the traceback."""
-    return launch(setup, raises_from, nproc_per_node=1)
-
-
-@case()
-def failed_assertion(setup: Setup) -> Any:
-    """An error without a message."""
-    return launch(setup, raises, "assertion", nproc_per_node=1)
 
 
 @case()
@@ -196,18 +151,6 @@ def restarts_used_up(setup: Setup) -> Any:
     """The failure of the last attempt is reported."""
     found = launch(setup, fails_always, str(setup.folder), max_restarts=2, nproc_per_node=1)
     return [found, sorted(path.name for path in setup.folder.glob("attempt-*"))]
-
-
-@case()
-def record_within_the_function(setup: Setup) -> Any:
-    """A function that is recorded twice is recorded once."""
-    return launch(setup, raises_recorded, nproc_per_node=1)
-
-
-@case()
-def record_of_a_function_that_returns(setup: Setup) -> Any:
-    """The decorator returns what the function returns."""
-    return launch(setup, returns_recorded)
 
 
 @case()

@@ -37,18 +37,6 @@ def script(setup: Setup) -> Any:
 
 
 @case()
-def program(setup: Setup) -> Any:
-    """Any program of PATH."""
-    return launch(setup, "true")
-
-
-@case()
-def numbers_as_arguments_of_a_script(setup: Setup) -> Any:
-    """They become texts."""
-    return [launch(setup, sys.executable, TELLS, setup.folder, 7, None), told(setup)]
-
-
-@case()
 def failing_script(setup: Setup) -> Any:
     """Its exit code; the other is stopped."""
     return launch(setup, sys.executable, FAILS, "7")
@@ -64,12 +52,6 @@ def script_with_an_exception(setup: Setup) -> Any:
 def script_that_records(setup: Setup) -> Any:
     """Its error file has the traceback."""
     return launch(setup, sys.executable, FAILS, "record", nproc_per_node=1)
-
-
-@case()
-def script_killed(setup: Setup) -> Any:
-    """By SIGKILL."""
-    return launch(setup, sys.executable, FAILS, "kill", nproc_per_node=1)
 
 
 @case()
@@ -98,22 +80,8 @@ def redirected_output(setup: Setup) -> Any:
 
 
 @case()
-def output_redirected_by_rank(setup: Setup) -> Any:
-    """A mapping of local ranks."""
-    redirects = {0: api.Std.OUT, 1: api.Std.ERR}
-    specs = api.DefaultLogsSpecs(log_dir=str(setup.logs), redirects=redirects)
-    return [launch(setup, writes, logs_specs=specs), files_below(setup)]
-
-
-@case()
 def duplicated_output(setup: Setup) -> Any:
     """Files with and without the filter's lines."""
     specs = api.DefaultLogsSpecs(log_dir=str(setup.logs), tee=api.Std.ALL)
     fields = {"duplicate_stderr_filters": ["err 1"], "logs_specs": specs}
     return [launch(setup, writes, **fields), files_below(setup)]
-
-
-@case()
-def folder_that_is_chosen_by_the_launcher(setup: Setup) -> Any:
-    """Without a log folder there is a temporary one."""
-    return launch(setup, writes, logs_specs=api.DefaultLogsSpecs())

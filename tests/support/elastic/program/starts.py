@@ -6,13 +6,12 @@ import atexit
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from support.elastic.program.case import Setup, case
-from support.elastic.program.failures import raises, raises_at_rank
+from support.elastic.program.failures import raises
 from support.elastic.program.outcome import clean_deep, launch
 from support.elastic.program.values import echoes, rank, returns_an_object, returns_nothing
 
@@ -40,14 +39,6 @@ def describe_main() -> list[Any]:
     return [path.name, [Path(sys.argv[0]).name, *sys.argv[1:2]], Path.cwd() == Path(os.getcwd())]
 
 
-def describes_itself() -> list[Any]:
-    return [__name__, *describe_main(), threading.current_thread() is threading.main_thread()]
-
-
-def reads_state() -> list[str]:
-    return STATE
-
-
 def leaves_a_mark(folder: str) -> None:
     atexit.register((Path(folder) / f"ended-{rank()}").touch)
 
@@ -55,10 +46,6 @@ def leaves_a_mark(folder: str) -> None:
 def writes() -> None:
     sys.stdout.write(f"out {rank()} without an end of line")
     print(f"err {rank()}", file=sys.stderr)
-
-
-def parent_and_group() -> list[bool]:
-    return [os.getppid() > 1, os.getpid() != os.getppid()]
 
 
 def each_method(run: Callable[[str], Any]) -> dict[str, Any]:
@@ -70,12 +57,6 @@ def each_method(run: Callable[[str], Any]) -> dict[str, Any]:
 def values_of_each_method(setup: Setup) -> Any:
     """The same values."""
     return each_method(lambda method: launch(setup, returns_an_object, start_method=method))
-
-
-@case()
-def exception_of_each_method(setup: Setup) -> Any:
-    """The same failures."""
-    return each_method(lambda method: launch(setup, raises_at_rank, 0, start_method=method))
 
 
 @case()
@@ -97,17 +78,6 @@ def lambda_by_forkserver(setup: Setup) -> Any:
 
 
 @case()
-def nested_function_by_fork(setup: Setup) -> Any:
-    """With what it closes over."""
-    closed = [1, 2]
-
-    def nested(more: int) -> list[int]:
-        return [*closed, more, rank()]
-
-    return launch(setup, nested, 3, start_method="fork")
-
-
-@case()
 def nested_function_by_spawn(setup: Setup) -> Any:
     """It cannot be pickled."""
 
@@ -124,27 +94,9 @@ def argument_that_cannot_be_pickled(setup: Setup) -> Any:
 
 
 @case()
-def argument_that_need_not_be_pickled(setup: Setup) -> Any:
-    """A fork has it."""
-    return launch(setup, acquires, threading.Lock(), start_method="fork")
-
-
-def acquires(lock: Any) -> bool:
-    taken: bool = lock.acquire(timeout=1)
-    return taken
-
-
-@case()
 def unknown_method(setup: Setup) -> Any:
     """It is refused."""
     return launch(setup, returns_nothing, start_method="thread")
-
-
-@case()
-def state_of_the_module(setup: Setup) -> Any:
-    """Only a fork sees what the launcher has changed."""
-    STATE.append("changed")
-    return each_method(lambda method: launch(setup, reads_state, start_method=method))
 
 
 @case()
@@ -152,12 +104,6 @@ def function_of_the_main_module(setup: Setup) -> Any:
     """The main module is imported under another name."""
     function = sys.modules["__main__"].of_the_main_module
     return each_method(lambda method: launch(setup, function, "word", start_method=method))
-
-
-@case()
-def function_of_another_module(setup: Setup) -> Any:
-    """Main module, arguments of the program, and its thread."""
-    return each_method(lambda method: launch(setup, describes_itself, start_method=method))
 
 
 @case()
@@ -198,12 +144,6 @@ def virtual_local_rank(setup: Setup) -> Any:
 
 
 @case()
-def parents_of_workers(setup: Setup) -> Any:
-    """A worker is another process than its parent."""
-    return each_method(lambda method: launch(setup, parent_and_group, start_method=method))
-
-
-@case()
 def launch_from_a_thread(setup: Setup) -> Any:
     """Without signal handlers, but with values."""
     found: list[Any] = []
@@ -221,10 +161,3 @@ def many_launches_of_one_program(setup: Setup) -> Any:
         run_id = f"launch-{len(found)}"
         found.append(launch(setup, function, *args, run_id=run_id, nproc_per_node=1))
     return found
-
-
-@case()
-def eight_workers(setup: Setup) -> Any:
-    """Ranks in order."""
-    started = time.monotonic()
-    return [launch(setup, rank, nproc_per_node=8), time.monotonic() - started < 100]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import multiprocessing
 import os
 import zlib
 from dataclasses import dataclass
@@ -34,10 +33,6 @@ def returns_a_dict() -> dict[Any, Any]:
     return {**keys, "range": range(3), "float": 1e-300, "big": 2**100}
 
 
-def returns_numbers() -> list[int]:
-    return list(range(rank(), NUMBERS))
-
-
 def returns_a_gigabyte() -> bytes:
     return bytes([65 + rank()]) * GIGABYTE
 
@@ -65,11 +60,6 @@ def returns_an_object() -> list[Any]:
 def appends(shared: Any) -> int:
     shared.append(rank())
     return len(shared)
-
-
-def maps_with_a_pool() -> list[int]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.map(abs, [-rank(), -2])
 
 
 def adds(one: int, two: int) -> int:
@@ -108,12 +98,6 @@ def values_of_many_types(setup: Setup) -> Any:
 
 
 @case()
-def million_numbers(setup: Setup) -> Any:
-    """A list that is larger than any pipe."""
-    return launch(setup, returns_numbers, of=lambda value: [len(value), value[0], value[-1]])
-
-
-@case()
 def gigabyte(setup: Setup) -> Any:
     """A value of 1 GB per rank."""
     return launch(setup, returns_a_gigabyte, of=lambda value: [len(value), zlib.crc32(value)])
@@ -133,49 +117,15 @@ def arguments_of_all_kinds(setup: Setup) -> Any:
 
 
 @case()
-def large_argument(setup: Setup) -> Any:
-    """Ten megabytes for every worker."""
-    data = bytes(range(250)) * 40_000
-    return launch(setup, echoes, data, of=lambda value: [value[0] == data, len(value)])
-
-
-@case()
 def partial_of_a_function(setup: Setup) -> Any:
     """A partial function has no name."""
     return launch(setup, functools.partial(adds, 2), 3)
 
 
 @case()
-def method_of_an_object(setup: Setup) -> Any:
-    """Its object travels with it."""
-    return launch(setup, Point(2, Color.RED).shifted, 3)
-
-
-@case()
 def callable_object(setup: Setup) -> Any:
     """An instance with `__call__` has no name."""
     return launch(setup, Point(2, Color.RED), 3)
-
-
-@case()
-def class_as_the_function(setup: Setup) -> Any:
-    """Each worker returns a new instance."""
-    return launch(setup, Point, 2, Color.RED)
-
-
-@case()
-def list_of_a_manager(setup: Setup) -> Any:
-    """A proxy as an argument: workers reach the manager's process."""
-    with multiprocessing.Manager() as manager:
-        shared = manager.list()
-        found = launch(setup, appends, shared, of=type)
-        return [str(found), sorted(shared)]
-
-
-@case()
-def pool_of_a_worker(setup: Setup) -> Any:
-    """A worker may have children of `multiprocessing`."""
-    return launch(setup, maps_with_a_pool)
 
 
 @case()
