@@ -168,19 +168,12 @@ def test_history_begins_with_a_running_round() -> None:
     assert job.round.started_ms is not None
 
 
-@FEW
-@given(histories)
-def test_no_envelope_breaks_the_core(history: list[Step]) -> None:
+@pytest.mark.parametrize(
+    "amount", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_no_envelope_breaks_the_core(amount: settings) -> None:
     """Invalid messages are refused; all others leave a sound state."""
-    check_history(history)
-
-
-@pytest.mark.long
-@MANY
-@given(histories)
-def test_no_envelope_of_many_breaks_the_core(history: list[Step]) -> None:
-    """The same for more of them."""
-    check_history(history)
+    amount(given(histories)(check_history))()
 
 
 @pytest.mark.nightly

@@ -257,7 +257,11 @@ FEW = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-MANY = settings(FEW, max_examples=600)
+AMOUNTS = pytest.mark.parametrize(
+    "amount",
+    [FEW, pytest.param(settings(FEW, max_examples=600), marks=pytest.mark.long)],
+    ids=["few", "many"],
+)
 
 
 # --- reports ---
@@ -276,19 +280,10 @@ def check_report(report: reports.Report, sequence: int) -> None:
     assert report_there(report, sender) == to_report(over_the_wire(message), WORKERS_MAX, CLOCK_MS)
 
 
-@FEW
-@given(values.reported(), st.integers(1, 2**53 - 1))
-def test_report_is_understood(report: reports.Report, sequence: int) -> None:
+@AMOUNTS
+def test_report_is_understood(amount: settings) -> None:
     """The coordinator's input has what the agent's report had."""
-    check_report(report, sequence)
-
-
-@pytest.mark.long
-@MANY
-@given(values.reported(), st.integers(1, 2**53 - 1))
-def test_many_reports_are_understood(report: reports.Report, sequence: int) -> None:
-    """The same for more of them."""
-    check_report(report, sequence)
+    amount(given(values.reported(), st.integers(1, 2**53 - 1))(check_report))()
 
 
 # --- the Hello ---
@@ -397,23 +392,10 @@ def check_hello(state: AgentState, spec: JobSpec, who: tuple[str, str, str, int 
     assert draining == hello.draining
 
 
-@FEW
-@given(values.agent_states(), values.specs(), people)
-def test_hello_is_understood(
-    state: AgentState, spec: JobSpec, who: tuple[str, str, str, int | None]
-) -> None:
+@AMOUNTS
+def test_hello_is_understood(amount: settings) -> None:
     """The coordinator learns everything that the node holds."""
-    check_hello(state, spec, who)
-
-
-@pytest.mark.long
-@MANY
-@given(values.agent_states(), values.specs(), people)
-def test_many_hellos_are_understood(
-    state: AgentState, spec: JobSpec, who: tuple[str, str, str, int | None]
-) -> None:
-    """The same for more of them."""
-    check_hello(state, spec, who)
+    amount(given(values.agent_states(), values.specs(), people)(check_hello))()
 
 
 # --- desired states and notices ---
@@ -430,19 +412,10 @@ def check_desired(wish: wished.Desired, revision: int) -> None:
     assert expected == parse_desired(9, agent_pb2.DesiredState.FromString(sent), NOW_MS)
 
 
-@FEW
-@given(values.wishes(), st.integers(0, 2**53 - 1))
-def test_desired_state_is_understood(wish: wished.Desired, revision: int) -> None:
+@AMOUNTS
+def test_desired_state_is_understood(amount: settings) -> None:
     """The agent makes true what the coordinator wishes."""
-    check_desired(wish, revision)
-
-
-@pytest.mark.long
-@MANY
-@given(values.wishes(), st.integers(0, 2**53 - 1))
-def test_many_desired_states_are_understood(wish: wished.Desired, revision: int) -> None:
-    """The same for more of them."""
-    check_desired(wish, revision)
+    amount(given(values.wishes(), st.integers(0, 2**53 - 1))(check_desired))()
 
 
 @FEW

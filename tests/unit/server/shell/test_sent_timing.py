@@ -13,7 +13,6 @@ from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.guards.tokens import WorkerTokens
-from rallypoint.server.rpc.mappers import SPEC
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -39,25 +38,6 @@ def taken(**asked_ms: int) -> JobSpec:
     )
     envelope = agent_pb2.SessionRequest(session_id=SESSION, connection=1, hello=hello)
     return to_hello(envelope, clock_ms=0).identity.spec
-
-
-@pytest.mark.parametrize(("interval_ms", "lease_ms"), [(100, 1_500), (300_000, 3_600_000)])
-def test_what_is_asked_for_is_taken_and_shown(interval_ms: int, lease_ms: int) -> None:
-    """Up to the limits, and these included."""
-    spec = taken(heartbeat_interval=interval_ms, lease=lease_ms)
-    shown = SPEC.to_message(spec)
-
-    assert (interval_ms, lease_ms) == (spec.heartbeat_interval_ms, spec.lease_ms)
-    assert (interval_ms, lease_ms) == (to_ms(shown.heartbeat_interval), to_ms(shown.lease))
-
-
-def test_what_is_not_asked_for_is_left_to_the_coordinator() -> None:
-    """And it is not shown as if it were."""
-    spec = taken()
-    shown = SPEC.to_message(spec)
-
-    assert (0, 0) == (spec.heartbeat_interval_ms, spec.lease_ms)
-    assert (False, False) == (shown.HasField("heartbeat_interval"), shown.HasField("lease"))
 
 
 @pytest.mark.parametrize(
