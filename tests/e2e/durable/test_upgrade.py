@@ -11,20 +11,42 @@ import venv
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from rallypoint.server.journal.codec import batches
 from rallypoint.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc, job_pb2
+from support.docs.pages import REPOSITORY
 from support.processes.commands import COORDINATOR, Command
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import Jobs, is_started, pids
 from support.processes.world import World
-from support.versions.earlier import REPOSITORY, Package, write_command
 
 VERSION = "9.1.0"
 FORMAT = batches.FORMAT + 1
 """Of the journal."""
 ROOTS = ("agent", "base", "cli", "client", "proto", "server")
 _RECORD_PROTO = "rallypoint/journal/v1/record.proto"
+
+
+class Package(Struct, frozen=True):
+    """The commands of an installed package."""
+
+    node_agent: str
+    coordinator: str
+
+
+def write_command(folder: Path, name: str, function: str) -> str:
+    """Write a command that an environment runs; return its path."""
+    path = folder / "bin" / name
+    lines = (
+        f"#!{folder}/bin/python",
+        "import sys",
+        f"from rallypoint.cli.main import {function}",
+        f"sys.exit({function}())",
+    )
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def install_following(folder: Path) -> Package:

@@ -27,7 +27,6 @@ EVERYWHERE = (
     r"needs kubectl",
     r"(zsh|fish) is not installed",
     r"this machine has no PCI device",
-    r"commit \w+ is not in this clone: git fetch --unshallow",
 )
 """Reasons that depend on hardware, on a cluster or on what another target installs."""
 OF_DEVELOPERS = (
