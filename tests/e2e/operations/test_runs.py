@@ -2,9 +2,7 @@
 
 import signal
 
-from rallypoint.v1 import job_pb2
-from support.processes.commands import NODE_AGENT
-from support.processes.world import OBEDIENT, World
+from support.processes.world import World
 
 UNUSED = "job_ended_without_this_node"
 
@@ -30,15 +28,6 @@ def test_standalone_ends_on_a_signal(world: World) -> None:
     agent.signal(signal.SIGTERM)
 
     assert agent.wait(limit_s=20) == 128 + signal.SIGTERM
-    assert world.left() == []
-
-
-def test_standalone_leaves_nothing_when_it_is_killed(world: World) -> None:
-    """SIGKILL to agent and coordinator in one process ends the workers too."""
-    agent = world.start("agent", world.standalone("--nproc-per-node=2"))
-    world.mailbox.workers(2)
-    agent.kill()
-
     assert world.left() == []
 
 
@@ -76,34 +65,3 @@ def test_batch_script_may_start_agents_one_after_the_other(world: World) -> None
         worker.tell("exit", "0")
 
         assert agent.wait() == 0
-
-
-def test_nodes_without_names_get_different_ones(world: World) -> None:
-    """The coordinator gives two agents on one host different names."""
-    where = (f"--coordinator={world.target}", f"--job-id={world.job_id}", "--nnodes=2")
-    agents = [world.start(f"agent {number}", [NODE_AGENT, *where, OBEDIENT]) for number in (1, 2)]
-    workers = world.mailbox.workers(2)
-    job = world.jobs.get(world.job_id)
-
-    assert len({worker.node for worker in workers}) == 2
-    assert [node.name for node in job.nodes] == [member.node_name for member in job.round.members]
-    for worker in workers:
-        worker.tell("exit", "0")
-    assert [agent.wait() for agent in agents] == [0, 0]
-    assert world.jobs.get(world.job_id).outcome == job_pb2.OUTCOME_SUCCEEDED
-
-
-def test_output_of_workers_is_passed_on(world: World) -> None:
-    """Standard output and standard error of workers arrive completely at the agent's."""
-    agent = world.start("agent", world.standalone("--nproc-per-node=2"))
-    workers = world.mailbox.workers(2)
-    for worker in workers:
-        worker.tell("print", f"result {worker.rank}")
-        worker.tell("say", f"remark {worker.rank}")
-        worker.tell("exit", "0")
-
-    assert agent.wait() == 0
-    assert world.left() == []
-    agent.drain()
-    assert sorted(agent.stdout().splitlines()) == ["result 0", "result 1"]
-    assert sorted(agent.said()) == ["remark 0", "remark 1"]

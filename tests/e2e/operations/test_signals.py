@@ -122,21 +122,6 @@ def test_second_signal_kills_at_once(world: World, second: signal.Signals) -> No
     assert world.left() == []
 
 
-def test_third_signal_finds_everything_done(world: World) -> None:
-    """Several signals in a row: one kill, nothing left, the exit code of the first."""
-    agent, worker = start_one(world, "--shutdown-timeout=600", INT="ignore")
-    worker.tell("spawn")
-    world.mailbox.wait("grandchild")
-    agent.signal(signal.SIGINT)
-    world.mailbox.wait("signalled", pid=worker.pid)
-    for signum in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT, signal.SIGHUP):
-        agent.signal(signum)
-
-    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGINT
-    assert signals_of(world, worker) == [signal.SIGINT]
-    assert world.left() == []
-
-
 def test_signals_up_to_the_very_end(world: World) -> None:
     """A signal in the last moment does not change the exit code."""
     agent, worker = start_one(world, INT="obey")
@@ -275,48 +260,6 @@ def test_signal_that_is_not_handled(world: World, signum: signal.Signals) -> Non
     assert agent.wait(limit_s=AT_ONCE_S) == -signum
     assert world.left() == []
     assert world.mailbox.said("signalled") == []
-
-
-def test_restart_kills_what_ignores_the_stop(world: World) -> None:
-    """A peer's failure stops a worker that ignores TERM, and its grandchild, before the next round.
-
-    The grandchild has a separate session, so no signal to the worker's group reaches it.
-    """
-    flags = ("--max-restarts=1", "--shutdown-timeout=0.4")
-    agent = world.agent("a", *flags, nproc=2)
-    failing, stubborn = world.mailbox.workers(2)
-    teach(world, stubborn, TERM="ignore")
-    stubborn.tell("spawn")
-    world.mailbox.wait("grandchild")
-    failing.tell("exit", "7")
-    second = world.mailbox.workers(2, round=2)
-
-    assert signals_of(world, stubborn) == [signal.SIGTERM]
-    assert len(world.marked()) == len(("agent", "helper", *second))
-    for worker in second:
-        worker.tell("exit", "0")
-    assert agent.wait() == 0
-
-
-def test_killed_agent_leaves_nothing(world: World) -> None:
-    """SIGKILL to the agent ends even a grandchild in its own session that ignores TERM."""
-    agent, worker = start_one(world, TERM="ignore")
-    worker.tell("spawn")
-    world.mailbox.wait("grandchild")
-    agent.kill()
-
-    assert world.left() == []
-
-
-def test_job_that_succeeds_leaves_nothing(world: World) -> None:
-    """A grandchild that outlives its worker is gone before the agent ends with 0."""
-    agent, worker = start_one(world)
-    worker.tell("spawn")
-    world.mailbox.wait("grandchild")
-    worker.tell("exit", "0")
-
-    assert agent.wait() == 0
-    assert world.marked() == []
 
 
 def test_killed_helper_costs_a_restart_and_no_more(world: World) -> None:

@@ -7,8 +7,6 @@ import socket
 import time
 from pathlib import Path
 
-import pytest
-
 from rallypoint.v1 import verdict_pb2
 from support.processes.mailbox import Worker
 from support.processes.world import WORKERS, World
@@ -90,41 +88,6 @@ def test_process_of_a_worker_that_is_too_late(world: World) -> None:
     worker.tell("exit", "0")
     assert agent.wait() == 0
     bystander.kill()
-
-
-def test_operator_says_where_timers_are(world: World) -> None:
-    """The FIFO is where the operator says, as long as the agent lives."""
-    path = world.folder / "watchdog"
-    agent = world.agent("a", env={**ON, FILE: str(path)})
-    (worker,) = world.mailbox.workers(1)
-
-    assert worker.env[FILE] == str(path)
-    assert path.is_fifo()
-    agent.signal(signal.SIGTERM)
-    assert agent.wait() == 128 + signal.SIGTERM
-    assert not path.exists()
-
-
-def test_file_that_is_no_fifo_is_refused(world: World) -> None:
-    """Exit code 2, one line, and the file is unchanged; no worker starts."""
-    path = world.folder / "results"
-    path.write_text("mine")
-    agent = world.agent("a", env={**ON, FILE: str(path)})
-
-    assert agent.wait() == 2
-    assert agent.said() == [f"node-agent: {FILE}={path}: it exists and is no FIFO"]
-    assert path.read_text() == "mine"
-    assert world.mailbox.said("started") == []
-
-
-@pytest.mark.parametrize("switch", [{}, {"TORCHELASTIC_ENABLE_FILE_TIMER": "0"}])
-def test_without_the_switch_there_are_no_timers(world: World, switch: dict[str, str]) -> None:
-    """Workers find no FIFO, as under torchrun."""
-    world.agent("a", env=switch)
-    (worker,) = world.mailbox.workers(1)
-
-    assert FILE not in worker.env
-    assert not (own_folder(worker) / "timers").exists()
 
 
 def test_socket_of_every_worker_is_its_own(world: World) -> None:

@@ -1,6 +1,5 @@
 """Nothing outlives a node with a forkserver, however it ends."""
 
-import os
 import signal
 import time
 
@@ -29,54 +28,6 @@ def test_end_of_an_agent_ends_its_forkserver(world: World, signum: signal.Signal
     assert room.agent.wait() == ENDS[signum]
     assert witness.await_deaths() == []
     assert world.left() == []
-    witness.close()
-
-
-@pytest.mark.parametrize("signum", ENDS)
-def test_end_of_an_agent_ends_forked_workers(world: World, signum: signal.Signals) -> None:
-    """They are workers like any others, and what they have started is found."""
-    room = Room(world, nproc=1)
-    (worker,) = room.begin_forked_round()
-    worker.tell("spawn")
-    (grandchild,) = world.mailbox.wait("grandchild", 1)
-    witness = Witness()
-    witness.watch(worker.pid, worker.parent, grandchild.pid)
-    room.agent.signal(signum)
-
-    assert room.agent.wait() == ENDS[signum]
-    assert witness.await_deaths() == []
-    witness.close()
-
-
-def test_sweep_finds_what_a_forked_worker_has_started(world: World) -> None:
-    """The node is ready for the next round only once nothing is left of the last one."""
-    room = Room(world, nproc=1)
-    (worker,) = room.begin_forked_round()
-    worker.tell("spawn")
-    (grandchild,) = world.mailbox.wait("grandchild", 1)
-    witness = Witness()
-    witness.watch(grandchild.pid)
-    before = len(world.mailbox.started())
-    worker.kill()
-    room.await_workers(before)
-
-    assert not witness.is_alive(grandchild.pid)
-    witness.close()
-
-
-def test_death_of_the_helper_of_forked_workers_ends_them(world: World) -> None:
-    """The round fails, and the next one runs below another helper."""
-    room = Room(world, nproc=1)
-    (worker,) = room.begin_forked_round()
-    witness = Witness()
-    witness.watch(worker.pid)
-    before = len(world.mailbox.started())
-    os.kill(worker.parent, signal.SIGKILL)
-    room.agent.wait_event("helper_lost")
-    (other,) = room.await_workers(before)
-
-    assert witness.await_deaths() == []
-    assert other.parent != worker.parent
     witness.close()
 
 

@@ -1,8 +1,6 @@
 """Forkservers that must not be used, or not be made: the round starts as it would without them."""
 
-import os
 import shlex
-import signal
 import stat
 import sys
 from pathlib import Path
@@ -49,51 +47,6 @@ def test_change_during_a_round_is_seen_at_its_end(world: World) -> None:
     assert last.parent == parent_of(server)
 
 
-DEAF = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))\n"
-
-
-def test_forkserver_that_hangs_is_not_waited_for_long(world: World) -> None:
-    """It is killed, its workers start cold, and another one is made."""
-    room = Room(world, nproc=1, text=MODULE + DEAF)
-    server = room.await_ready()
-    os.kill(server, signal.SIGUSR1)
-    (worker,) = room.begin_round()
-
-    assert room.agent.events("forkserver_stuck")
-    assert not is_forked(worker.pid)
-    assert room.await_ready(2) != server
-    assert server not in world.marked()
-
-
-def test_killed_forkserver_is_made_again(world: World) -> None:
-    """Workers that it has forked run on, and the next ones are forked from another."""
-    room = Room(world, nproc=1)
-    server = room.await_ready()
-    (worker,) = room.begin_forked_round()
-    os.kill(server, signal.SIGKILL)
-    room.agent.wait_event("forkserver_ended", why="it was killed by SIGKILL")
-    fresh = room.await_ready(2)
-
-    assert fresh != server
-    assert worker.pid in world.marked()
-    room.end_round()
-    room.begin_forked_round()
-
-
-def test_death_of_the_helper_costs_the_forkserver(world: World) -> None:
-    """The node makes another one below another helper, and the next round uses it."""
-    room = Room(world, nproc=2)
-    server = room.await_ready()
-    os.kill(parent_of(server), signal.SIGKILL)
-    room.agent.wait_event("helper_lost")
-    fresh = room.await_ready(2)
-
-    assert fresh != server
-    assert server not in world.marked()
-    assert {worker.parent for worker in room.begin_forked_round()} == {parent_of(fresh)}
-    assert not room.agent.events("agent_failed")
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -115,15 +68,6 @@ def test_import_with_side_effects_is_refused(world: World, text: str, why: str) 
     assert room.agent.events("preloaded") == []
 
 
-def test_module_that_cannot_be_imported_is_left_to_the_worker(world: World) -> None:
-    """The log names it, and the forkserver is used all the same."""
-    room = Room(world, nproc=1, preload=("--preload=nowhere.at_all,noted",))
-    room.begin_forked_round()
-
-    names = [event["name"] for event in room.agent.events("preload_import_failed")]
-    assert names == ["nowhere.at_all"]
-
-
 def wrapper(world: World, *lines: str) -> str:
     """Return a program for PYTHON_EXEC that consists of these lines."""
     path = Path(world.folder, "wrapped-python")
@@ -140,16 +84,6 @@ def test_wrapper_that_runs_something_before_starts_every_worker_cold(world: Worl
 
     assert world.mailbox.started() == []
     begin_cold_round(room, "PYTHON_EXEC")
-
-
-def test_interpreter_that_runs_no_hook_starts_every_worker_cold(world: World) -> None:
-    """The user's script never runs in a probe: nothing starts before the round."""
-    python = wrapper(world, f'exec {sys.executable} -I "$@"')
-    room = Room(world, nproc=1, env={"PYTHON_EXEC": python})
-    room.agent.wait_event("preload_given_up", why="does not run sitecustomize")
-
-    assert world.mailbox.started() == []
-    begin_cold_round(room, "does not run sitecustomize")
 
 
 def test_user_who_asks_for_no_python_gets_no_forkserver(world: World) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import unified_diff
 from textwrap import dedent
+from typing import Any
 
 STOCK = ("logging", "json", "dataclasses", "multiprocessing")
 """Modules that forkservers import unless a case names others."""
@@ -66,6 +67,11 @@ class Case:
     refused: str = ""
     """Why the worker must not be forked; empty: it must."""
     differs: Difference | None = None
+
+
+def own(name: str, text: str, module: str, **facts: Any) -> Case:
+    """Return a case whose forkserver imports own.py."""
+    return Case(name, text, {"own.py": module}, preload=("own",), **facts)
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,7 @@ class Run:
     """One of the two runs of a case."""
 
     def __init__(
-        self,
-        driver: Driver,
-        case: Case,
-        here: Path,
-        opened: ExitStack,
-        tasks: asyncio.TaskGroup,
+        self, driver: Driver, case: Case, here: Path, opened: ExitStack, tasks: asyncio.TaskGroup
     ) -> None:
         self._driver, self._case, self._here, self._opened = driver, case, here, opened
         self._tasks = tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from support.oddities.case import STOCK, Case, Difference, zipped
+from support.oddities.case import STOCK, Case, Difference, own, zipped
 
 WHOLE = """
 import os, sys
@@ -18,7 +18,6 @@ print(os.getcwd(), sorted(vars(main)), main.__dict__ is globals())
 
 STARTS = (
     Case("start-script", WHOLE, args=("a", "b c"), says="train.py"),
-    Case("start-relative-script", WHOLE, script="train.py"),
     Case(
         "start-script-in-folder",
         WHOLE,
@@ -26,18 +25,6 @@ STARTS = (
         script="jobs/run.py",
         preload=("near",),
         says="near is here",
-    ),
-    Case(
-        "start-link-to-folder",
-        "",
-        {
-            "real/train.py": f"import beside\n{WHOLE}",
-            "real/beside.py": "",
-            "->link.py": "real/train.py",
-        },
-        script="{here}/link.py",
-        preload=("beside",),
-        says="real",
     ),
     Case("start-odd-argv", WHOLE, args=("-c", "--", "-m", "\udce9", "ü", "$X", "${local_rank}")),
     Case(
@@ -47,21 +34,19 @@ STARTS = (
         args_before=("--round", "1", "result-1"),
         says=r"orig|result-2.*result-2",
     ),
-    Case(
+    own(
         "start-argv-of-import",
         "import own; print(own.ARGV)",
-        {"own.py": "import sys\nARGV = sys.argv"},
+        "import sys\nARGV = sys.argv",
         args=("2",),
         args_before=("1",),
-        preload=("own",),
         says="'2'",
     ),
-    Case(
+    own(
         "start-argv-taken-by-import",
         "import own, sys; print(own.TAKEN, sys.argv, sys.orig_argv[-3:])",
-        {"own.py": "import sys\nTAKEN = sys.argv.pop(1)"},
+        "import sys\nTAKEN = sys.argv.pop(1)",
         args=("--own", "1", "2"),
-        preload=("own",),
         says="--own",
     ),
     Case("start-module", "", {"tool.py": WHOLE}, script="tool", is_module=True, args=("1",)),
@@ -87,17 +72,6 @@ STARTS = (
         differs=Difference("RuntimeWarning", "^((?!RuntimeWarning)[^\\0])*$", "RuntimeWarning"),
     ),
     Case(
-        "start-package",
-        "",
-        {
-            "pkg/__init__.py": "HERE = __path__",
-            "pkg/__main__.py": f"{WHOLE}\nfrom . import HERE\nprint(HERE)",
-        },
-        script="pkg",
-        is_module=True,
-        preload=("pkg",),
-    ),
-    Case(
         "start-folder-preloaded",
         "",
         {"app/__main__.py": f"import lib\n{WHOLE}", "app/lib.py": "print(__file__)"},
@@ -112,14 +86,12 @@ STARTS = (
         preload=("lib",),
     ),
     Case("start-run-path", WHOLE, run_path=True, args=("x",)),
-    Case("start-missing", "", script="{here}/gone.py", exit=2, says="can't open file"),
     Case(
         "start-shebang-file",
         "#!/usr/bin/env python\nimport sys; print(sys.argv, __file__)",
         later={"train.py": "import sys; print('rewritten', sys.argv)"},
         says="rewritten",
     ),
-    Case("start-deleted-later", "print(1)", later={"train.py": None}, exit=2, says="can't open"),
     Case("start-made-later", "", script="{here}/new.py", later={"new.py": WHOLE}, says="new.py"),
 )
 
@@ -128,34 +100,22 @@ import sys, warnings
 print(sys.flags, sys.warnoptions, sys._xoptions, sys.orig_argv)
 print([str(one) for one in warnings.filters])
 """
-WARNS = """
-import warnings, sys
-def f(): warnings.warn("old", DeprecationWarning)
-f(); f()
-warnings.warn("user")
-print(sys.warnoptions)
-"""
-LEAKS = "open(__file__)\nimport sys; print(sys.flags.dev_mode)"
 
 FLAGS = (
-    Case(
+    own(
         "flag-O-of-imports",
         "import own; print(own.DEBUG, own.__cached__)",
-        {"own.py": "DEBUG = __debug__"},
+        "DEBUG = __debug__",
         flags=("-O",),
-        preload=("own",),
         says="False",
     ),
-    Case(
+    own(
         "flag-B-of-imports",
         "import own, os; print(os.path.exists('__pycache__'))",
-        {"own.py": ""},
+        "",
         flags=("-B",),
-        preload=("own",),
         says="False",
     ),
-    Case("flag-bb", "print(str(b'x'))", flags=("-bb",), exit=1, says="BytesWarning"),
-    Case("flag-W-error", WARNS, flags=("-W", "error"), exit=1, says="DeprecationWarning: old"),
     Case("flag-W-error-numbers", SHOW, flags=("-Werror",), preload=(*STOCK, "decimal", "asyncio")),
     Case(
         "flag-W-error-of-imports",
@@ -166,15 +126,7 @@ FLAGS = (
         exit=1,
         says="DeprecationWarning: old",
     ),
-    Case("flag-X-dev", f"{LEAKS}{SHOW}", flags=("-X", "dev"), says="ResourceWarning: unclosed"),
     Case("flag-X-faulthandler", "import os; os.abort()", flags=("-Xfaulthandler",), exit=-6),
-    Case(
-        "flag-X-tracemalloc",
-        "import tracemalloc as t; x = bytearray(99_999); print(t.get_traceback_limit())\n"
-        "print(t.get_object_traceback(x))",
-        flags=("-Xtracemalloc=5",),
-        says="train.py",
-    ),
     Case(
         "flag-X-importtime",
         "import sys; print('script')",
@@ -185,10 +137,7 @@ FLAGS = (
         ),
     ),
     Case("flag-X-warn-encoding", "open(__file__)", flags=("-Xwarn_default_encoding",)),
-    Case("variable-unbuffered", SHOW, env={"PYTHONUNBUFFERED": "1"}),
-    Case("variable-utf16", "print('ü'); print('x')", env={"PYTHONIOENCODING": "utf-16"}),
     Case("variable-locale-C", f"print('x'){SHOW}", env={"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}),
-    Case("variable-coerced", SHOW, env={"LC_ALL": "-", "LANG": "-"}),
     Case(
         "variable-coerced-environment",
         "import os; print(os.environ.get('LC_CTYPE'), os.environb.get(b'LC_CTYPE'))",
@@ -255,12 +204,6 @@ OBJECTS = (
     *STARTED,
     Case("object-pickle", f"{CLASS}\nd = pickle.dumps(Point(1)); print(d, pickle.loads(d))"),
     Case(
-        "object-source",
-        "import inspect\ndef f():\n    return 1  # why\n"
-        "print(inspect.getsource(f), inspect.getsourcefile(f))",
-        says="# why",
-    ),
-    Case(
         "object-source-of-main",
         "import inspect, sys\nm = sys.modules['__main__']\n"
         "print(inspect.getsource(m), inspect.getfile(m), "
@@ -271,10 +214,6 @@ OBJECTS = (
         "import sys\nif __name__ == '__main__':\n"
         "    import train; print(train is sys.modules['__main__'], train.__name__)",
         says="False train",
-    ),
-    Case(
-        "object-warning-registry",
-        "import warnings\nwarnings.warn('x'); print(sorted(k for k in globals() if 'warn' in k))",
     ),
     Case(
         "object-garbage",
@@ -313,21 +252,6 @@ FRAMEWORKS = (
             says=r"\[25, 0, 3\]",
         )
         for method in ("fork", "spawn", "forkserver")
-    ),
-    Case(
-        "framework-seeded-by-import",
-        "import own, torch, numpy; print(torch.rand(2), numpy.random.rand(2))",
-        {"own.py": "import torch, numpy\ntorch.manual_seed(1); numpy.random.seed(1)"},
-        preload=(*TORCH, "own"),
-        says=r"0\.7576, 0\.2793.*0\.417",
-    ),
-    Case(
-        "framework-threads",
-        "import torch; print(torch.get_num_threads(), torch.get_num_interop_threads())\n"
-        "print((torch.ones(400, 400) @ torch.ones(400, 400)).sum().item())",
-        env={"OMP_NUM_THREADS": "1"},
-        preload=TORCH,
-        says="64000000",
     ),
     Case(
         "framework-threads-of-bound-worker",
