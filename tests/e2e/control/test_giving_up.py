@@ -10,12 +10,11 @@ import signal
 
 from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED
 from rallypoint.v1 import job_pb2
-from support.processes.commands import SCRIPTS, Command
+from support.processes.commands import RALLYPOINT, Command
 from support.processes.jobs import is_started
 from support.processes.mailbox import Worker
 from support.processes.world import World
 
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 PATIENT = ("--lease=1800", "--heartbeat-interval=0.2")
 HINT = "Give up those that cannot answer: rallypoint "
 

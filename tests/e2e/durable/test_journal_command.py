@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from support.journal.shown import events_in
-from support.processes.commands import SCRIPTS, Command
+from support.processes.commands import RALLYPOINT, Command
 from support.processes.jobs import is_started, pids
 from support.processes.world import NEW, World
 
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 FLAGS = ("--last-call=60", "--max-restarts=3")
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT
 from support.processes.jobs import is_started
 from support.processes.world import NEW, World
 
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 FLAGS = ("--last-call=60", "--max-restarts=3")
 
 

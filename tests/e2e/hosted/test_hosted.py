@@ -11,11 +11,10 @@ import pytest
 
 from rallypoint.base.exit_codes import EXIT_CANCELLED
 from rallypoint.wire.last_runs import FOLDER
-from support.processes.commands import NODE_AGENT, SCRIPTS, Command, describe
+from support.processes.commands import NODE_AGENT, RALLYPOINT, Command, describe
 from support.processes.jobs import Jobs
 from support.processes.world import OBEDIENT, PROMPT, World
 
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 REFUSED = "node-agent: the coordinator refused:"
 
 

@@ -12,12 +12,11 @@ import pytest
 from support.access.authority import Authority
 from support.hosted.pair import PROMPT, Pair
 from support.machines.netns import Network, NotPermitted
-from support.processes.commands import COORDINATOR, NODE_AGENT, SCRIPTS, Command
+from support.processes.commands import COORDINATOR, NODE_AGENT, RALLYPOINT, Command
 from support.processes.world import World
 
 HEAD = "node1.example.com"
 PORT = 29400
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 WORKER = """
 import os
 from rallypoint import worker

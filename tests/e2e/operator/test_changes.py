@@ -7,12 +7,11 @@ import subprocess
 
 import pytest
 
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT
 from support.processes.jobs import is_started, node
 from support.processes.world import World
 
 pytestmark = pytest.mark.long  # a dozen commands, each a process
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 FLAGS = ("--max-restarts=3", "--shutdown-timeout=5", "--join-timeout=60")
 
 

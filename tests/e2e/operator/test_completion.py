@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT, SCRIPTS
 from support.processes.world import World
 
 pytestmark = pytest.mark.long  # each Tab is a process or two
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 _BASH = """
 source <({rallypoint} completion bash)
 COMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}

@@ -11,13 +11,11 @@ import time
 
 import pytest
 
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import is_started
 from support.processes.terminal import CTRL_C, POLL_S, Terminal
 from support.processes.world import World
-
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 
 def run(world: World, *words: str) -> subprocess.CompletedProcess[str]:

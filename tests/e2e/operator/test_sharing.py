@@ -7,12 +7,11 @@ import subprocess
 
 import pytest
 
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT
 from support.processes.room import Room, start, wait_arrived
 from support.processes.world import World
 
 pytestmark = pytest.mark.long  # a dozen commands, each a process
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 
 def run(world: World, *words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -8,13 +8,12 @@ import subprocess
 import pytest
 
 from rallypoint.base.exit_codes import EXIT_CANCELLED
-from support.processes.commands import SCRIPTS
+from support.processes.commands import RALLYPOINT
 from support.processes.jobs import is_started
 from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import World
 
 pytestmark = pytest.mark.long  # a dozen commands, each a process
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 FLAGS = ("--max-restarts=3", "--shutdown-timeout=5", "--join-timeout=60")
 
 

@@ -11,14 +11,13 @@ from grpc_health.v1 import health_pb2
 from rallypoint.v1 import job_pb2
 from support.etcd.cluster import Cluster, running
 from support.etcd.coordinators import Coordinators, Refused, Seat, until, until_job
-from support.processes.commands import SCRIPTS, Command
+from support.processes.commands import RALLYPOINT, Command
 from support.processes.jobs import is_started, pids
 from support.processes.mailbox import Worker
 from support.processes.world import World
 
 STATUS = health_pb2.HealthCheckResponse
 MIB = 1024 * 1024
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 
 def begin(world: World, seat: Seat) -> tuple[Command, list[Worker], job_pb2.Job]:

@@ -13,12 +13,10 @@ from rallypoint.v1 import event_service_pb2_grpc as events_grpc
 from rallypoint.v1 import job_pb2
 from support.etcd.coordinators import Coordinators, until_job
 from support.journal.shown import events_in
-from support.processes.commands import SCRIPTS, Command
+from support.processes.commands import RALLYPOINT, Command
 from support.processes.feed import LIMIT_S
 from support.processes.jobs import Jobs, is_started, pids
 from support.processes.world import NEW, World
-
-RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 
 def journal(world: World, *words: str) -> str:

@@ -20,6 +20,7 @@ from support.processes.feed import LIMIT_S, Feed
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 COORDINATOR = str(SCRIPTS / "coordinator")
 NODE_AGENT = str(SCRIPTS / "node-agent")
+RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 CATCH_UP_S = 5.0
 
