@@ -282,7 +282,7 @@ class AgentSide(ServerSide):
 
 
 def _received(message: Down, send: Send, now_ms: int) -> agent_inputs.DesiredReceived:
-    return desired_of(send, message.epoch, now_ms, message.worker_token)
+    return desired_of(send, message.epoch, now_ms)
 
 
 def _is_end_of(answer: agent_inputs.Input, started: agent_inputs.WorkerStarted) -> bool:

@@ -13,10 +13,8 @@ from rallypoint.agent.core import desired
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.session.translate import parse_desired, parse_notices
 from rallypoint.server.core.messages import effects, inputs
-from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import to_report
-from rallypoint.server.rpc.guards.tokens import KEY_BYTES, WorkerTokens
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -39,8 +37,6 @@ class Down:
     welcome: effects.Welcome | None = None
     coordinator_id: str = ""
     desired: effects.Send | None = None
-    worker_token: str = ""
-    """With a desired state that is a round."""
     notify: effects.Notify | None = None
 
 
@@ -64,27 +60,11 @@ def report_of(
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def desired_of(
-    send: effects.Send, epoch: int, now_ms: int, worker_token: str
-) -> agent_inputs.DesiredReceived:
+def desired_of(send: effects.Send, epoch: int, now_ms: int) -> agent_inputs.DesiredReceived:
     """Return a desired state as the agent receives it now."""
-    received = parse_desired(epoch, carried(desired_message(send, worker_token)), now_ms)
+    received = parse_desired(epoch, carried(desired_message(send)), now_ms)
     assert received is not None
     return received
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def tokens_of(life: int) -> WorkerTokens:
-    """Return what makes the tokens of workers in one life of the coordinator: always the same."""
-    tokens = WorkerTokens(coordinator_id(life))
-    tokens._key = life.to_bytes(KEY_BYTES)
-    return tokens
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def token_of(life: int, job_id: JobId, run: int, round: int) -> str:
-    """Return the token of a round's workers."""
-    return tokens_of(life).make(job_id, run, round)
 
 
 def coordinator_id(life: int) -> str:

@@ -17,7 +17,6 @@ from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
@@ -26,9 +25,8 @@ from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
-from sim.small.messages import Down, coordinator_id, token_of
+from sim.small.messages import Down, coordinator_id
 from sim.small.small import (
-    JOB_ID,
     NEVER_MS,
     TIMING,
     Coordinator,
@@ -312,17 +310,8 @@ class ServerSide:
         if any(getattr(last, name) is not None for name in parts):
             return False
         last = dataclasses.replace(last, **parts)  # type: ignore[arg-type]
-        last = dataclasses.replace(last, worker_token=self._token(last.desired))
         self._set(place, down=(*down[:-1], last))
         return True
-
-    def _token(self, send: fx.Send | None) -> str:
-        """Return the token that the workers of a desired round get."""
-        assert self.coordinator is not None
-        if send is None or not isinstance(send.desired, DesiredRun):
-            return ""
-        header = send.desired.header
-        return token_of(self.coordinator.life, JOB_ID, header.run, header.number)
 
     def _down(
         self,
@@ -340,7 +329,6 @@ class ServerSide:
             welcome=welcome,
             coordinator_id=state.coordinator_id,
             desired=desired,
-            worker_token=self._token(desired),
             notify=notify,
         )
 
