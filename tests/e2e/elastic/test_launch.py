@@ -15,7 +15,7 @@ from support.processes.world import World
 PROGRAM = """
 import os, signal, sys, threading
 from rallypoint.elastic import launch
-from rallypoint.elastic.notebook import agent
+from rallypoint.elastic import notebook
 
 def square(offset):
     rank = int(os.environ["RANK"])
@@ -82,7 +82,7 @@ def test_failure_is_raised(world: World) -> None:
 
     assert done.returncode == 1
     assert "round 1: rank 1 failed: ValueError: out of apples (exit code 1)\n" in done.stdout
-    *_, raised = done.stderr.split("\nrallypoint.elastic.notebook.worker_error.WorkerError: ")
+    *_, raised = done.stderr.split("\nrallypoint.elastic.notebook.WorkerError: ")
     assert raised.startswith("rank 1 of fail failed: ValueError: out of apples (exit code 1)\n")
     assert raised.endswith('    raise ValueError("out of apples")\nValueError: out of apples\n')
 
@@ -113,7 +113,7 @@ def test_interrupt(world: World) -> None:
 
 def test_second_interrupt_kills(world: World) -> None:
     """Workers that do not end after the first one get SIGKILL before their time is over."""
-    call = "agent.SHUTDOWN_TIMEOUT_S = 3_600; launch(refuse, nproc=2)"
+    call = "notebook.SHUTDOWN_TIMEOUT_S = 3_600; launch(refuse, nproc=2)"
     program = world.start("program", write(world, call))
     program.wait_stdout_text("pid", 2)
     program.signal(signal.SIGINT)

@@ -16,10 +16,6 @@ class File(logging.FileHandler):
     def __init__(self):
         super().__init__(os.environ["HOOKS_FILE"])
 
-class Other(logging.FileHandler):
-    def __init__(self):
-        super().__init__(os.environ["HOOKS_FILE"] + ".other")
-
 class Failing(logging.Handler):
     def emit(self, record):
         raise OSError("no route to the log server")

@@ -11,8 +11,7 @@ import pytest
 
 from rallypoint.base.log import format_value
 from rallypoint.elastic import events
-from rallypoint.elastic.events import handlers, recording
-from rallypoint.elastic.events.handlers import GROUPS
+from rallypoint.elastic.events import GROUPS
 from support.machines.event_handlers import install
 
 START = events.Event(
@@ -33,19 +32,16 @@ class Lines(logging.Handler):
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget handlers, plug-ins and failures of other tests."""
     monkeypatch.delenv("LOGLEVEL", raising=False)
-    monkeypatch.setattr(handlers, "_registered", {})
-    monkeypatch.setattr(handlers, "_plugins", {})
-    monkeypatch.setattr(recording, "_failed", set())
+    monkeypatch.setattr(events, "_registered", {})
+    monkeypatch.setattr(events, "_plugins", {})
+    monkeypatch.setattr(events, "_failed", set())
     yield
 
 
 def test_event_is_one_line_of_json() -> None:
-    """Both kinds of events survive the way through their JSON, and print as it."""
-    step = events.RdzvEvent("a.py:join", "job", "joins", "host", 7, events.NodeState.RUNNING)
-
+    """It survives the way through its JSON, and prints as it."""
     assert events.Event.deserialize(START.serialize()) == START
     assert events.Event.deserialize(START) is START
-    assert events.RdzvEvent.deserialize(str(step)) == step
     assert json.loads(str(START)) == {
         "name": "torchelastic.worker.status.START",
         "source": "WORKER",
@@ -175,24 +171,3 @@ def test_loglevel_is_torchs(monkeypatch: pytest.MonkeyPatch, level: str, count: 
     events.record(START, "mine")
 
     assert len(mine.lines) == count
-
-
-def test_rendezvous_events_have_their_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go nowhere until a handler has their name, and name the calling function."""
-    join("joins")
-    mine = Lines()
-    events.register_handler("dynamic_rendezvous", mine)
-    join("joins")
-    try:
-        raise TimeoutError("late")
-    except TimeoutError:
-        join("gives up", events.NodeState.FAILED)
-
-    joined, failed = (events.RdzvEvent.deserialize(line) for line in mine.lines)
-    assert (joined.name, joined.message, joined.rank) == ("test_events.py:join", "joins", 3)
-    assert joined.pid > 0 and joined.hostname and joined.error_trace == ""
-    assert "TimeoutError: late" in failed.error_trace
-
-
-def join(message: str, state: events.NodeState = events.NodeState.RUNNING) -> None:
-    events.construct_and_record_rdzv_event("job", message, state, rank=3)

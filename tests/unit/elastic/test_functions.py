@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.in_worker import FUNCTION
-from rallypoint.elastic.functions import FunctionLaunch, UnpicklableFunction
-from rallypoint.elastic.functions.payload import write_payload
+from rallypoint.elastic.functions import FunctionLaunch, UnpicklableFunction, write_payload
 from support.functions import bodies
 from support.functions.running import METHODS, run_function
 
@@ -344,7 +343,7 @@ def test_notebook_without_cloudpickle_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "rallypoint.elastic.functions.payload.UnpicklableFunction: move and its arguments cannot "
+        "rallypoint.elastic.functions.UnpicklableFunction: move and its arguments cannot "
         "be pickled: move is defined in a main module without a file; define them in a module, or "
         "use the start method fork, or install cloudpickle"
     )
@@ -364,7 +363,7 @@ def test_value_of_an_earlier_round_is_removed(tmp_path: Path) -> None:
 
 def test_unknown_start_method_is_refused() -> None:
     """There are three start methods."""
-    with pytest.raises(ValueError, match="'thread' is not a valid StartMethod"):
+    with pytest.raises(ValueError, match="'thread' is unknown; known: spawn"):
         FunctionLaunch(bodies.talk, (), "thread")
 
 

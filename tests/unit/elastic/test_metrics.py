@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from rallypoint.elastic import metrics
-from rallypoint.elastic.metrics import api
 
 
 class Values(metrics.MetricHandler):
@@ -30,9 +29,8 @@ class Failing(metrics.MetricHandler):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the handlers and failures of other tests."""
-    monkeypatch.setattr(api, "_handlers", {})
-    monkeypatch.setattr(api, "_default", metrics.NullMetricHandler())
-    monkeypatch.setattr(api, "_failed", set())
+    monkeypatch.setattr(metrics, "_handlers", {})
+    monkeypatch.setattr(metrics, "_failed", set())
     yield
 
 
@@ -80,17 +78,6 @@ class Trainer:
 @metrics.prof(group="mine")
 def fail() -> None:
     raise ValueError("bad")
-
-
-def test_deprecated_names_work(values: Values) -> None:
-    """They warn as torch's do."""
-    with pytest.warns(FutureWarning, match="prof"):
-        measured = metrics.profile("torchelastic")(len)
-    with pytest.warns(FutureWarning, match="put_metric"):
-        metrics.publish_metric("torchelastic", "loss", 3)
-
-    assert measured("four") == 4
-    assert values.names == ["loss", "len.success", "len.duration.ms"]
 
 
 def test_failing_handler_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

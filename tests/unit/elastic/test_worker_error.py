@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from rallypoint.elastic import ChildFailedError, ProcessFailure, WorkerError
-from rallypoint.elastic.notebook.worker_error import find_summary
+from rallypoint.elastic.notebook import find_summary
 
 STACK = """Traceback (most recent call last):
   File "cell.py", line 2, in train

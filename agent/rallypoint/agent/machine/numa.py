@@ -15,7 +15,7 @@ from msgspec import Struct
 Cpus = frozenset[int]
 
 
-class Binding(Enum):
+class Binding(str, Enum):  # noqa: UP042  # the Python API has it, too: it prints as torch's does
     """The CPUs that a worker is bound to."""
 
     NODE = "node"

@@ -25,8 +25,6 @@ from msgspec import Struct
 from rallypoint.agent.machine.fifo import FifoLines
 from rallypoint.agent.torchelastic.variables import TIMERS_ENV
 
-SWITCH_ENV = "TORCHELASTIC_ENABLE_FILE_TIMER"
-"""1 turns the watchdog on."""
 WORKER_ENV = "TORCHELASTIC_RUN_ID"
 """Set in every worker, by torchrun and by us."""
 LINE_BYTES_MAX = select.PIPE_BUF

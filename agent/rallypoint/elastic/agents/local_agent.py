@@ -10,15 +10,14 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.agent.torchelastic.variables import SWITCH_ENV, TIMERS_ENV
 from rallypoint.base.needs import find_kernel_lack, find_limit
 from rallypoint.elastic.agents.simple_agent import SimpleElasticAgent
-from rallypoint.elastic.logs.logs_specs import LogsSpecs
+from rallypoint.elastic.logs import LogsSpecs
 from rallypoint.elastic.metrics import prof
+from rallypoint.elastic.rendezvous.api import RendezvousError
 from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
-from rallypoint.elastic.rendezvous.errors import RendezvousError
-from rallypoint.elastic.values.run_result import RunResult
-from rallypoint.elastic.values.worker_group import WorkerGroup, WorkerState
-from rallypoint.elastic.values.worker_spec import WorkerSpec
+from rallypoint.elastic.values import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from rallypoint.agent.workers.environ import Launch
     from rallypoint.elastic.functions import FunctionLaunch
     from rallypoint.elastic.node.local_seat import LocalSeat
+
+TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_TIMER_FILE = SWITCH_ENV, TIMERS_ENV
 
 
 class LocalElasticAgent(SimpleElasticAgent):

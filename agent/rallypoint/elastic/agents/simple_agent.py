@@ -19,21 +19,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.elastic.agents.elastic_agent import DEFAULT_ROLE
-from rallypoint.elastic.agents.recording import RecordingAgent
+from rallypoint.elastic.agents.elastic_agent import DEFAULT_ROLE, RecordingAgent
 from rallypoint.elastic.agents.signals import DEFAULT, SignalGate, parse_signals
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.events import EventSource
 from rallypoint.elastic.metrics import prof
-from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
-from rallypoint.elastic.rendezvous.errors import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
-from rallypoint.elastic.values.run_result import RunResult
-from rallypoint.elastic.values.worker_group import Worker, WorkerGroup, WorkerState
-from rallypoint.elastic.values.worker_spec import WorkerSpec
+from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.values import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
@@ -67,7 +64,8 @@ class SimpleElasticAgent(RecordingAgent):
         self._shutdown_timeout = shutdown_timeout
         self._total_execution_time = 0
         self._in_exit_barrier = False
-        self._signals_to_handle = DEFAULT
+        self.signals_to_handle = DEFAULT
+        """Names of the signals that end the agent, separated by commas."""
         self._seat: Seat | None = None
         self._failed: RunResult | None = None
         """What has failed in the current round on this node."""
@@ -117,7 +115,7 @@ class SimpleElasticAgent(RecordingAgent):
             SignalException: a signal has ended the agent, and its workers before.
         """
         start_s = time.monotonic()
-        signals = SignalGate(parse_signals(self._signals_to_handle), lambda: self._seat)
+        signals = SignalGate(parse_signals(self.signals_to_handle), lambda: self._seat)
         with signals.handling():
             sigval: signal.Signals | None = None
             try:
@@ -175,7 +173,7 @@ class SimpleElasticAgent(RecordingAgent):
             shutdown_timeout=int(self._shutdown_timeout * 1000),
             outcome_timeout=int(self._exit_barrier_timeout * 1000),
         )
-        return replace(plan, options=options, signals=self._signals_to_handle)
+        return replace(plan, options=options, signals=self.signals_to_handle)
 
     def _handler(self) -> CoordinatedRendezvous:
         handler = self._worker_group.spec.rdzv_handler

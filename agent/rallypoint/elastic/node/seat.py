@@ -13,7 +13,7 @@ from rallypoint.agent.embedded.foreign import ForeignWorkers
 from rallypoint.elastic.node.node import AgentGone, Node
 from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.view import View
-from rallypoint.elastic.rendezvous.errors import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.client import RallypointError
-from rallypoint.elastic.rendezvous.errors import RendezvousConnectionError
+from rallypoint.elastic.rendezvous.api import RendezvousConnectionError
 from rallypoint.wire.access import Access
 from rallypoint.wire.loading import load_grpc
 

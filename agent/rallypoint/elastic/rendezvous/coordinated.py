@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import sys
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.embedded.python_log import use_python_log
@@ -17,14 +15,13 @@ from rallypoint.agent.launch.options import (
 )
 from rallypoint.base.addresses import have_common_endpoint, parse_endpoint, parse_endpoints
 from rallypoint.base.values import BadValue
-from rallypoint.elastic.events import NodeState, construct_and_record_rdzv_event
-from rallypoint.elastic.rendezvous.handler import (
+from rallypoint.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
+    RendezvousParameters,
     RendezvousStoreInfo,
 )
 from rallypoint.elastic.rendezvous.hosting import C10D_PORT, find_hosting
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
@@ -55,8 +52,6 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._seat: Seat | None = None
         self._own: ForeignSeat | None = None
         """The seat that this handler has taken itself."""
-        self._has_joined = False
-        """A round has begun here, and the node has not left since."""
         _check_job(self.coordinator, params)
 
     def take_seat(self, seat: Seat | None) -> None:
@@ -83,19 +78,6 @@ class CoordinatedRendezvous(RendezvousHandler):
             RendezvousConnectionError: the coordinator cannot be reached.
             RendezvousStateError: the coordinator refuses this node.
         """
-        self._record("joins the next round")
-        try:
-            info, number = self._join_next()
-        except Exception as error:
-            self._record(f"{type(error).__name__}: {error}", NodeState.FAILED)
-            raise
-        place = f"round {number} as rank {info.rank} of {info.world_size} nodes"
-        self._has_joined = True
-        self._record(f"has joined {place}", info=info)
-        return info
-
-    def _join_next(self) -> tuple[RendezvousInfo, int]:
-        """Return the place of this node in the next round, and the number of the round."""
         from rallypoint.elastic.rendezvous.round_store import RoundStore
 
         if self._seat is None:
@@ -108,7 +90,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         node = seat.node
         store = RoundStore(node.coordinator, node.job_id, order, node.access)
         info = RendezvousStoreInfo(header.master_addr, header.master_port)
-        return RendezvousInfo(store, rank, header.group_world_size, info), order.number
+        return RendezvousInfo(store, rank, header.group_world_size, info)
 
     def _take_own_seat(self) -> ForeignSeat:
         load_grpc()
@@ -135,7 +117,6 @@ class CoordinatedRendezvous(RendezvousHandler):
         target = self.coordinator if seat is None else seat.node.coordinator
         if target is not None:
             cancel_job(target, self.params.run_id, None if seat is None else seat.node.access)
-            self._record("has closed the rendezvous", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:
         """Return 1 while the round of this node has to end, so that another one begins; else 0."""
@@ -147,28 +128,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         seat, self._seat = self._seat, None
         if seat is not None:
             seat.close()
-        if self._has_joined:
-            self._has_joined = False
-            self._record("has left the rendezvous", NodeState.SUCCEEDED)
         return True
-
-    def _record(
-        self,
-        what: str,
-        state: NodeState = NodeState.RUNNING,
-        info: RendezvousInfo | None = None,
-    ) -> None:
-        """Record a step of this node as an event; by default no handler takes it."""
-        store = None if info is None else info.bootstrap_store_info
-        construct_and_record_rdzv_event(
-            run_id=self.params.run_id,
-            message=f"This node {what}." if state is not NodeState.FAILED else what,
-            node_state=state,
-            name=f"{type(self).__name__}.{sys._getframe(1).f_code.co_name}",
-            hostname=socket.gethostname(),
-            master_endpoint="" if store is None else f"{store.master_addr}:{store.master_port}",
-            rank=None if info is None else info.rank,
-        )
 
 
 def _read_options(params: RendezvousParameters) -> JobOptions:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
-from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
+from rallypoint.elastic.rendezvous.api import RendezvousParameters
 
 if TYPE_CHECKING:
     from rallypoint.agent.launch.options import JobOptions

@@ -14,8 +14,8 @@ from rallypoint.elastic.node.plan import Plan
 if TYPE_CHECKING:
     from rallypoint.agent.hosting.decision import Hosting
     from rallypoint.agent.launch.options import JobOptions
-    from rallypoint.elastic.rendezvous.parameters import RendezvousParameters
-    from rallypoint.elastic.values.worker_spec import WorkerSpec
+    from rallypoint.elastic.rendezvous.api import RendezvousParameters
+    from rallypoint.elastic.values import WorkerSpec
 
 
 class Meeting(Protocol):

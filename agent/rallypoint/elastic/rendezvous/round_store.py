@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core.desired import RunOrder
@@ -23,6 +24,9 @@ _PREFIX = "elastic/"
 class RoundStore:
     """The keys of one round. It connects at the first call; threads may share it."""
 
+    timeout = TIMEOUT
+    """How long `get` and `wait` wait for a key."""
+
     def __init__(
         self, coordinator: str, job_id: str, order: RunOrder, access: Access | None = None
     ) -> None:
@@ -34,39 +38,26 @@ class RoundStore:
             order: proof that this node belongs to the round.
             access: how to verify the coordinator; None: as the environment says.
         """
-        self._access = access
         self._coordinator = coordinator
         self._job_id = job_id
         self._order = order
-        self._client: Client | None = None
-        self._timeout = TIMEOUT
+        self._access = access
 
-    @property
-    def timeout(self) -> timedelta:
-        """How long `get` and `wait` wait for a key."""
-        return self._timeout
+    @cached_property
+    def _client(self) -> Client:
+        from rallypoint.client import Client
+
+        token, epoch = self._order.worker_token, self._order.header.epoch
+        return Client(self._coordinator, token=token, epoch=epoch, access=self._access)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long `get` and `wait` wait for a key."""
-        self._timeout = timeout
-
-    def _connect(self) -> Client:
-        if self._client is None:
-            from rallypoint.client import Client
-
-            order = self._order
-            self._client = Client(
-                self._coordinator,
-                token=order.worker_token,
-                epoch=order.header.epoch,
-                access=self._access,
-            )
-        return self._client
+        self.timeout = timeout
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a key."""
         data = value.encode() if isinstance(value, str) else value
-        self._connect().put_key(self._job_id, _PREFIX + key, data)
+        self._client.put_key(self._job_id, _PREFIX + key, data)
 
     def get(self, key: str) -> bytes:
         """Return the value of a key; wait until it exists.
@@ -76,7 +67,7 @@ class RoundStore:
         """
         return self.multi_get([key])[0]
 
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+    def multi_get(self, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
         """Return the values of several keys; wait until all exist.
 
         Raises:
@@ -85,9 +76,9 @@ class RoundStore:
         from rallypoint.client.errors import KeysMissing
 
         names = [_PREFIX + key for key in keys]
-        wait_s = max(self._timeout.total_seconds(), 0.001)
+        wait_s = max((timeout or self.timeout).total_seconds(), 0.001)
         try:
-            answer = self._connect().get_keys(self._job_id, names, wait_s=wait_s)
+            answer = self._client.get_keys(self._job_id, names, wait_s=wait_s)
         except KeysMissing as error:
             raise TimeoutError(f"keys missing after {wait_s:g} s: {', '.join(keys)}") from error
         values = {kv.key: kv.value for kv in answer.kvs}
@@ -100,12 +91,12 @@ class RoundStore:
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number that a key holds, 0 if it does not exist; return the sum."""
-        return self._connect().add_to_key(self._job_id, _PREFIX + key, amount).sum
+        return self._client.add_to_key(self._job_id, _PREFIX + key, amount).sum
 
     def check(self, keys: Sequence[str]) -> bool:
         """Return whether all keys exist."""
         names = [_PREFIX + key for key in keys]
-        return len(self._connect().get_keys(self._job_id, names).kvs) == len(set(names))
+        return len(self._client.get_keys(self._job_id, names).kvs) == len(set(names))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist.
@@ -113,12 +104,8 @@ class RoundStore:
         Raises:
             TimeoutError: they did not exist in time.
         """
-        before, self._timeout = self._timeout, timeout or self._timeout
-        try:
-            self.multi_get(keys)
-        finally:
-            self._timeout = before
+        self.multi_get(keys, timeout)
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it existed."""
-        return self._connect().delete_key(self._job_id, _PREFIX + key).was_changed
+        return self._client.delete_key(self._job_id, _PREFIX + key).was_changed

@@ -18,7 +18,7 @@ from rallypoint.base.console import Console, open_text
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.elastic import events
-from rallypoint.elastic.events.handlers import ConsoleHandler
+from rallypoint.elastic.events import ConsoleHandler
 
 log = get_logger()
 

@@ -87,7 +87,7 @@ def test_signal_while_a_value_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         file = Path(call.launch.function.result_file(1, 0))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
-        monkeypatch.setattr("rallypoint.elastic.functions.launch.pickle.load", interrupt)
+        monkeypatch.setattr("rallypoint.elastic.functions.pickle.load", interrupt)
         with pytest.raises(SignalException):
             call.results(1, (0,))
     finally:

@@ -28,7 +28,7 @@ from rallypoint.elastic import (
     to_map,
 )
 from rallypoint.elastic.agents.signals import parse_signals
-from rallypoint.elastic.launcher.launch import find_entrypoint_name
+from rallypoint.elastic.launcher import find_entrypoint_name
 
 
 def make_spec(**changed: Any) -> WorkerSpec:

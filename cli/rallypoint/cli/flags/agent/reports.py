@@ -34,7 +34,7 @@ def check(args: Values) -> None:
     name = args.event_log_handler
     if name in OWN_HANDLERS:
         return
-    from rallypoint.elastic.events.handlers import list_handlers  # few command lines need it
+    from rallypoint.elastic.events import list_handlers  # few command lines need it
 
     known = list_handlers()
     if name not in known:

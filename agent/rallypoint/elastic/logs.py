@@ -1,20 +1,57 @@
-"""Assigns destinations to the output of workers: a class that a program may replace."""
+"""Assigns destinations to the output of workers: classes that a program may replace."""
 
 from __future__ import annotations
 
 import abc
 import logging
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import TYPE_CHECKING
 
-from rallypoint.elastic.logs.std import Std, to_map
+if TYPE_CHECKING:
+    from rallypoint.agent.output.destinations import Choice, OutputSpec
 
 logger = logging.getLogger(__name__)
 
-CONSOLE = ""
-"""Instead of a path: the stream goes to the console unchanged."""
+_MAPPING = r"(\d{1,9}:[0-3],)*\d{1,9}:[0-3]"
+
+
+class Std(IntFlag):
+    """Streams of a worker, with the numbers of the command line."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+    @classmethod
+    def from_str(cls, vm: str) -> Std | dict[int, Std]:
+        """Parse "3" for all workers, or "0:3,1:2" for these local ranks.
+
+        Raises:
+            ValueError: the text is neither.
+        """
+        if re.fullmatch("[0-3]", vm):
+            return cls(int(vm))
+        if re.fullmatch(_MAPPING, vm, flags=re.ASCII):
+            pairs = (part.split(":") for part in vm.split(","))
+            return {int(rank): cls(int(streams)) for rank, streams in pairs}
+        raise ValueError(f"{vm!r} is neither 0, 1, 2 or 3 nor a list such as 0:3,1:2")
+
+
+StdChoice = Std | dict[int, Std]
+"""Streams of all workers, or by local rank."""
+
+
+def to_map(val_or_map: StdChoice, local_world_size: int) -> dict[int, Std]:
+    """Return the streams by local rank, for ranks 0 to `local_world_size` - 1."""
+    if isinstance(val_or_map, Std):
+        return dict.fromkeys(range(local_world_size), val_or_map)
+    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
 
 
 @dataclass
@@ -40,8 +77,8 @@ class LogsSpecs(abc.ABC):
     def __init__(
         self,
         log_dir: str | None = None,
-        redirects: Std | dict[int, Std] = Std.NONE,
-        tee: Std | dict[int, Std] = Std.NONE,
+        redirects: StdChoice = Std.NONE,
+        tee: StdChoice = Std.NONE,
         local_ranks_filter: set[int] | None = None,
     ) -> None:
         """Keep the choices.
@@ -75,23 +112,21 @@ class DefaultLogsSpecs(LogsSpecs):
     """Files in a folder for each run, attempt and local rank.
 
     The agent computes the same destinations by itself, so that `reify` is called only for a
-    subclass. A folder that is not given is made when it is first used.
+    subclass. A folder that is not given is made when it is first used; with os.devnull there are no
+    files.
     """
+
+    _run_log_dir: str | None = None
+    """Made in the first round."""
 
     def __init__(
         self,
         log_dir: str | None = None,
-        redirects: Std | dict[int, Std] = Std.NONE,
-        tee: Std | dict[int, Std] = Std.NONE,
+        redirects: StdChoice = Std.NONE,
+        tee: StdChoice = Std.NONE,
         local_ranks_filter: set[int] | None = None,
     ) -> None:
         """Keep the choices, and make a folder that is given.
-
-        Args:
-            log_dir: folder for output files; None: a temporary one; os.devnull: no files.
-            redirects: streams that go to a file, for all workers or by local rank.
-            tee: streams that go to a file and to the console.
-            local_ranks_filter: workers whose output the console shows; None: all.
 
         Raises:
             NotADirectoryError: the folder is a file.
@@ -102,8 +137,6 @@ class DefaultLogsSpecs(LogsSpecs):
                 raise NotADirectoryError(f"log_dir {log_dir} is a file: give a folder")
             os.makedirs(log_dir, exist_ok=True)
         super().__init__(log_dir or None, redirects, tee, local_ranks_filter)
-        self._run_log_dir: str | None = None
-        """Made in the first round."""
 
     @property
     def root_log_dir(self) -> str:
@@ -120,23 +153,27 @@ class DefaultLogsSpecs(LogsSpecs):
         Raises:
             OSError: they cannot be made.
         """
-        count = len(envs)
-        dest = LogsDest(dict.fromkeys(range(count), CONSOLE), dict.fromkeys(range(count), CONSOLE))
-        if self._root_log_dir == os.devnull:
-            for rank in range(count):
-                dest.error_files[rank] = os.devnull
-                envs[rank]["TORCHELASTIC_ERROR_FILE"] = ""
-            return dest
-        folder = self._make_attempt_folder(envs)
-        redirects, tees = to_map(self._redirects, count), to_map(self._tee, count)
-        for rank in range(count):
-            own = os.path.join(folder, str(rank))
-            os.makedirs(own)
-            self._assign(dest, rank, own, redirects[rank], tees[rank])
-            envs[rank]["TORCHELASTIC_ERROR_FILE"] = dest.error_files[rank]
-        dest.filtered_stdout = os.path.join(folder, "filtered_stdout.log")
-        dest.filtered_stderr = os.path.join(folder, "filtered_stderr.log")
-        return dest
+        from msgspec.structs import asdict
+
+        from rallypoint.agent.core.desired import without_round
+        from rallypoint.agent.output.destinations import assign_destinations
+
+        folder = None if self._root_log_dir == os.devnull else self._make_attempt_folder(envs)
+        found = assign_destinations(self.output(), without_round(len(envs), ""), folder)
+        for rank, env in envs.items():
+            env["TORCHELASTIC_ERROR_FILE"] = "" if folder is None else found.error_files[rank]
+        return LogsDest(**asdict(found))
+
+    def output(self) -> OutputSpec:
+        """Return the choices as the agent takes them."""
+        from rallypoint.agent.output.destinations import OutputSpec, Ranks
+
+        return OutputSpec(
+            log_dir=os.path.abspath(self._root_log_dir) if self._root_log_dir else "",
+            redirects=_choose(self._redirects),
+            tee=_choose(self._tee),
+            shown_local=tuple(Ranks(one, one) for one in sorted(self._local_ranks_filter or ())),
+        )
 
     def _make_attempt_folder(self, envs: dict[int, dict[str, str]]) -> str:
         shared = envs.get(0, {})
@@ -148,39 +185,30 @@ class DefaultLogsSpecs(LogsSpecs):
         attempt = shared.get("TORCHELASTIC_RESTART_COUNT", "0")
         folder = os.path.join(self._run_log_dir, f"attempt_{attempt}")
         shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
+        for rank in range(len(envs)):
+            os.makedirs(os.path.join(folder, str(rank)))
         return folder
-
-    def _assign(self, dest: LogsDest, rank: int, own: str, redirects: Std, tee: Std) -> None:
-        is_shown = not self._local_ranks_filter or rank in self._local_ranks_filter
-        for stream, name, targets, tees in (
-            (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
-            (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
-        ):
-            if stream in redirects | tee:
-                targets[rank] = os.path.join(own, name)
-            elif not is_shown:
-                targets[rank] = os.devnull
-            if stream in tee and is_shown:
-                tees[rank] = targets[rank]
-        dest.error_files[rank] = os.path.join(own, "error.json")
 
     def __repr__(self) -> str:
         """Return the choices."""
-        return (
-            f"DefaultLogsSpecs(log_dir={self._root_log_dir!r}, redirects={self._redirects!r}, "
-            f"tee={self._tee!r}, local_ranks_filter={self._local_ranks_filter!r})"
-        )
+        names = ("log_dir", "redirects", "tee", "local_ranks_filter")
+        pairs = zip(names, self._choices, strict=True)
+        return f"DefaultLogsSpecs({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
     @property
-    def choices(
-        self,
-    ) -> tuple[str | None, Std | dict[int, Std], Std | dict[int, Std], set[int] | None]:
-        """The folder, if one was given or made; redirected and tee'd streams; shown workers."""
+    def _choices(self) -> tuple[str | None, StdChoice, StdChoice, set[int] | None]:
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
     def __eq__(self, other: object) -> bool:
         """Return whether the choices are the same."""
-        return isinstance(other, DefaultLogsSpecs) and self.choices == other.choices
+        return isinstance(other, DefaultLogsSpecs) and self._choices == other._choices
 
     __hash__ = None  # type: ignore[assignment]  # the choices may change
+
+
+def _choose(streams: StdChoice) -> tuple[Choice, ...]:
+    from rallypoint.agent.output.destinations import ALL, Choice, Ranks, Streams
+
+    if isinstance(streams, dict):
+        return tuple(Choice(Ranks(rank, rank), Streams(int(one))) for rank, one in streams.items())
+    return (Choice(ALL, Streams(int(streams))),) if streams else ()

@@ -1,13 +1,18 @@
-"""Metrics: numbers with a name and a group, which the handler of the group gets.
+"""Metrics of a job for other programs: torch's `elastic.metrics`, without torch.
 
-Names and meaning are those of torch 2.13's `elastic.metrics.api`. One thing differs: a handler that
-raises does not fail the function that is measured. Its first failure is logged.
+    from rallypoint.elastic import metrics
+
+    metrics.configure(metrics.ConsoleMetricHandler(), group="torchelastic")  # the agents' metrics
+    metrics.put_metric("loss", 3, "mine")  # dropped: no handler has this group
+
+A metric is a number with a name and a group, which the handler of the group gets. One thing differs
+from torch: a handler that raises does not fail the function that is measured. Its first failure is
+logged.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
@@ -38,8 +43,6 @@ class MetricData(NamedTuple):
 class MetricsConfig:
     """Parameters of handlers, by name."""
 
-    __slots__ = ("params",)
-
     def __init__(self, params: dict[str, str] | None = None) -> None:
         """Take the parameters; None: none."""
         self.params = {} if params is None else params
@@ -69,6 +72,12 @@ class NullMetricHandler(MetricHandler):
         """Drop a value."""
 
 
+_handlers: dict[str | None, MetricHandler] = {}
+"""By group; None: of all groups without one."""
+_failed: set[type[MetricHandler]] = set()
+"""Handlers whose failure was reported."""
+
+
 class MetricStream:
     """A group of metrics and its handler."""
 
@@ -83,22 +92,21 @@ class MetricStream:
         try:
             self.handler.emit(MetricData(now_s, self.group_name, metric_name, metric_value))
         except Exception as error:  # noqa: BLE001  # a stranger's code must not stop the job
-            _report(self.handler, error)
-
-
-_handlers: dict[str, MetricHandler] = {}
-_default: MetricHandler = NullMetricHandler()
-_failed: set[type[MetricHandler]] = set()
-"""Handlers whose failure was reported."""
+            if type(self.handler) in _failed:
+                return
+            _failed.add(type(self.handler))
+            use_python_log()
+            log.warning(
+                "metric_handler_failed",
+                handler=type(self.handler).__name__,
+                error=f"{type(error).__name__}: {error}",
+                then="the value is lost and the job continues; later failures are not logged",
+            )
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
     """Let a handler get the metrics of a group; None: of all groups that have no handler."""
-    global _default
-    if group is None:
-        _default = handler
-    else:
-        _handlers[group] = handler
+    _handlers[group] = handler
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
@@ -107,7 +115,8 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
 
 def getStream(group: str) -> MetricStream:
     """Return the stream of a group."""
-    return MetricStream(group, _handlers.get(group, _default))
+    handler = _handlers.get(group) or _handlers.get(None) or NullMetricHandler()
+    return MetricStream(group, handler)
 
 
 def put_metric(metric_name: str, metric_value: int, metric_group: str = GROUP) -> None:
@@ -135,24 +144,17 @@ def prof(
     qualified name of a method, or the function's with its module's last part: `Trainer.fit`,
     `train.main`.
     """
+    if fn is None:
+        return lambda one: prof(one, group)
+    name, module = fn.__qualname__, fn.__module__
+    if "." not in name and module:
+        name = f"{module.split('.')[-1]}.{name}"
 
-    def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        return _measure(function, _name_of(function), group)
-
-    return wrap if fn is None else wrap(fn)
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    name, module = function.__qualname__, function.__module__
-    return name if "." in name or not module else f"{module.split('.')[-1]}.{name}"
-
-
-def _measure(function: Callable[_P, _R], name: str, group: str) -> Callable[_P, _R]:
-    @wraps(function)
+    @wraps(fn)
     def measured(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         start_ns = time.monotonic_ns()
         try:
-            result = function(*args, **kwargs)
+            result = fn(*args, **kwargs)
             put_metric(f"{name}.success", 1, group)
         except Exception:
             put_metric(f"{name}.failure", 1, group)
@@ -163,38 +165,3 @@ def _measure(function: Callable[_P, _R], name: str, group: str) -> Callable[_P, 
         return result
 
     return measured
-
-
-def profile(group: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Measure the calls of a function, without its class or module in the name.
-
-    Deprecated as in torch: use `prof`.
-    """
-    warnings.warn("profile is deprecated; use @prof", FutureWarning, stacklevel=2)
-
-    def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        return _measure(function, function.__name__, group)
-
-    return wrap
-
-
-def publish_metric(metric_group: str, metric_name: str, metric_value: int) -> None:
-    """Send a value of a metric.
-
-    Deprecated as in torch: use `put_metric`.
-    """
-    warnings.warn("publish_metric is deprecated; use put_metric", FutureWarning, stacklevel=2)
-    put_metric(metric_name, metric_value, metric_group)
-
-
-def _report(handler: MetricHandler, error: Exception) -> None:
-    if type(handler) in _failed:
-        return
-    _failed.add(type(handler))
-    use_python_log()
-    log.warning(
-        "metric_handler_failed",
-        handler=type(handler).__name__,
-        error=f"{type(error).__name__}: {error}",
-        then="the value is lost and the job continues; later failures are not logged",
-    )

@@ -1,1 +1,0 @@
-"""Launches the workers of a job from a Python program."""

@@ -1,1 +1,0 @@
-"""Where the output of workers goes."""

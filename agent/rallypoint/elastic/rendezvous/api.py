@@ -1,0 +1,254 @@
+"""How the nodes of a job meet: torch's names, with the coordinator behind them.
+
+An agent asks a handler when a round begins, and for the place of this node in it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rallypoint.base.values import BadValue, truth
+
+OWN_BACKEND = "rallypoint"
+BACKENDS = (OWN_BACKEND, "c10d", "static", "etcd", "etcd-v2")
+"""Our name and torch's: behind all of them is the coordinator."""
+
+
+class RendezvousError(Exception):
+    """The base of all errors of a rendezvous."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The job has ended: no further round begins."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """No round began in time."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The coordinator cannot be reached, or does not answer any more."""
+
+
+class RendezvousStateError(RendezvousError):
+    """The coordinator refuses this node: it does not fit the job."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """The job has ended while this node was a spare. Nothing has failed."""
+
+
+@dataclass
+class RendezvousStoreInfo:
+    """Where rank 0 of a round hosts the workers' store."""
+
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
+
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class RendezvousInfo:
+    """The place of this node in a round."""
+
+    store: Any
+    """Keys and values that the nodes of the round share."""
+    rank: int
+    """The number of the node in the round, from 0."""
+    world_size: int
+    """The nodes of the round."""
+    bootstrap_store_info: RendezvousStoreInfo
+    """Where the workers find their store."""
+
+
+class RendezvousHandler(abc.ABC):
+    """The part of one node in the rendezvous of a job. The methods are torch's."""
+
+    @abc.abstractmethod
+    def get_backend(self) -> str:
+        """Return the name under which the handler is registered."""
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True if the agent hosts the workers' store, false if the worker with rank 0 does."""
+        return False
+
+    @abc.abstractmethod
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until a round begins that includes this node, and return its place.
+
+        Raises:
+            RendezvousClosedError: the job has ended.
+            RendezvousGracefulExitError: the job has ended while this node was a spare.
+            RendezvousTimeoutError: no round began in time.
+            RendezvousConnectionError: the coordinator cannot be reached.
+            RendezvousStateError: the coordinator refuses this node.
+        """
+
+    @abc.abstractmethod
+    def is_closed(self) -> bool:
+        """Return whether the job has ended, as far as this node knows."""
+
+    @abc.abstractmethod
+    def set_closed(self) -> None:
+        """End the job for all nodes: no further round begins."""
+
+    @abc.abstractmethod
+    def num_nodes_waiting(self) -> int:
+        """Return a positive number if the current round has to end, so that another one begins."""
+
+    @abc.abstractmethod
+    def get_run_id(self) -> str:
+        """Return the name of the job."""
+
+    @abc.abstractmethod
+    def shutdown(self) -> bool:
+        """Leave the job, and free everything; return whether that succeeded."""
+
+
+class RendezvousParameters:
+    """What a handler is made from.
+
+    Attributes:
+        backend: name of a registered handler.
+        endpoint: host and port of the coordinator; empty for a node that is alone.
+        run_id: name of the job.
+        min_nodes: nodes that a round needs, at least 1.
+        max_nodes: nodes that a round takes, at least `min_nodes`.
+        local_addr: address of this node for workers elsewhere; None: it is found.
+        config: further options.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the numbers, and keep everything.
+
+        Raises:
+            ValueError: there is no backend, or the numbers of nodes contradict each other.
+        """
+        if not backend:
+            raise ValueError("a rendezvous needs the name of a backend, such as 'rallypoint'")
+        if min_nodes < 1:
+            raise ValueError(f"min_nodes must be at least 1, not {min_nodes}")
+        if max_nodes < min_nodes:
+            raise ValueError(f"max_nodes ({max_nodes}) must be at least min_nodes ({min_nodes})")
+        self.backend = backend
+        self.endpoint = endpoint
+        self.run_id = run_id
+        self.min_nodes = min_nodes
+        self.max_nodes = max_nodes
+        self.config = kwargs
+        self.local_addr = local_addr
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return an option, or `default` if it is not given."""
+        return self.config.get(key, default)
+
+    def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
+        """Return an option as a truth value: a bool, 0 or 1, or a word such as "yes".
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        value = self.get(key, default)
+        try:
+            return None if value is None else truth(value)
+        except BadValue as bad:
+            raise ValueError(f"rendezvous option {key}: {bad}") from None
+
+    def get_as_int(self, key: str, default: int | None = None) -> int | None:
+        """Return an option as a whole number.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = self.get(key, default)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"rendezvous option {key}: {value!r} is no whole number") from None
+
+
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+
+
+class RendezvousHandlerRegistry:
+    """Handlers by the names of their backends."""
+
+    def __init__(self) -> None:
+        """Begin without handlers."""
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Register a backend.
+
+        Args:
+            backend: its name, which `get_backend` of its handlers returns.
+            creator: makes a handler.
+
+        Raises:
+            ValueError: the name is empty, or belongs to another creator.
+        """
+        if not backend:
+            raise ValueError("a rendezvous backend needs a name")
+        known = self._creators.setdefault(backend, creator)
+        if known != creator:
+            raise ValueError(f"the rendezvous backend {backend!r} is already registered: {known!r}")
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Return a new handler.
+
+        Raises:
+            ValueError: no such backend is registered.
+            RuntimeError: its handler has another name.
+        """
+        creator = self._creators.get(params.backend)
+        if creator is None:
+            known = ", ".join(sorted(self._creators))
+            raise ValueError(
+                f"the rendezvous backend {params.backend!r} is not registered; known: {known}"
+            )
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            raise RuntimeError(
+                f"the handler of the rendezvous backend {params.backend!r} says that it belongs "
+                f"to {handler.get_backend()!r}"
+            )
+        return handler
+
+
+def _create_coordinated(params: RendezvousParameters) -> RendezvousHandler:
+    """Return a handler of a backend that is built in; its module is loaded when it is needed."""
+    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+
+    return CoordinatedRendezvous(params)
+
+
+rendezvous_handler_registry = RendezvousHandlerRegistry()
+"""The handlers that `LaunchConfig.rdzv_backend` can name."""
+for _name in BACKENDS:
+    rendezvous_handler_registry.register(_name, _create_coordinated)
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Return a new handler for a backend of `rendezvous_handler_registry`.
+
+    Raises:
+        ValueError: no such backend is registered, or an option is wrong.
+    """
+    return rendezvous_handler_registry.create_handler(params)
