@@ -9,7 +9,8 @@ let them wait.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rallypoint.wire.access import TOKEN_CHARS_MIN, TOKEN_VARIABLE, Access, AccessFailed
 from rallypoint.wire.credentials import Credentials, find_authorities
@@ -86,7 +87,12 @@ def _try_certificate(access: Access, host: str) -> None:
     name = access.server_name or host
     authorities = find_authorities(access)
     try:
-        _shake_hands(_client(access, authorities), _server(access), name)
+        client = _new_context(access, ssl.PROTOCOL_TLS_CLIENT, authorities)
+        if not authorities:
+            client.load_default_certs()
+        server = _new_context(access, ssl.PROTOCOL_TLS_SERVER, access.ca_file)
+        server.verify_mode = ssl.CERT_REQUIRED if access.ca_file else ssl.CERT_NONE
+        _shake_hands(client, server, name)
     except ssl.SSLCertVerificationError as error:
         raise AccessFailed(_explain(error, access, host, authorities)) from None
     except ssl.SSLError as error:
@@ -96,31 +102,18 @@ def _try_certificate(access: Access, host: str) -> None:
         raise AccessFailed(f"cannot read {access.cert_file}: {error.strerror}") from None
 
 
-def _server(access: Access) -> ssl.SSLContext:
+def _new_context(access: Access, protocol: int, authorities: str) -> ssl.SSLContext:
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(access.cert_file, access.key_file, "")
-    if access.ca_file:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(access.ca_file)
-    return context
-
-
-def _client(access: Access, authorities: str) -> ssl.SSLContext:
-    import ssl
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(protocol)
     context.load_cert_chain(access.cert_file, access.key_file, "")
     if authorities:
         context.load_verify_locations(authorities)
-    else:
-        context.load_default_certs()
     return context
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> ssl.SSLObject:
-    """Let both sides shake hands in memory; return the client's."""
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None:
+    """Let both sides shake hands in memory."""
     import ssl
 
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -132,17 +125,20 @@ def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> s
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 pass  # it is the other one's turn
-    return asking
 
 
 def _explain(
     error: ssl.SSLCertVerificationError, access: Access, host: str, authorities: str
 ) -> str:
     """Return what is wrong with a certificate, and what to do, one line."""
+    from rallypoint.wire.certificates import read_pem
+
     cert, issue = access.cert_file, _describe_issue(host)
     match error.verify_code:
         case code if code in (_NAME, _ADDRESS):
-            names = _read_names(access, authorities)
+            every = read_pem(Path(cert).read_text("ascii", "replace")).names
+            more = f" and {len(every) - NAMES_MAX} more" if len(every) > NAMES_MAX else ""
+            names = ", ".join(every[:NAMES_MAX]) + more or "no host"
             if access.server_name:
                 return f"{cert} is for {names}, not for {access.server_name} (--tls-server-name)"
             return (
@@ -157,23 +153,6 @@ def _explain(
             return f"{cert} is not for servers and clients, and a host is both: use {issue}"
         case _:
             return f"{cert} is not of an authority in {authorities or 'the system'}: check --tls-ca"
-
-
-def _read_names(access: Access, authorities: str) -> str:
-    """Return the names that a certificate is for."""
-    import ssl
-
-    context = _client(access, authorities)
-    context.check_hostname = False
-    try:
-        shown: Any = _shake_hands(context, _server(access), "localhost").getpeercert()
-    except ssl.SSLError:
-        return "other names"
-    names = [str(name) for _, name in shown.get("subjectAltName", ())]
-    if not names:
-        return "no host"
-    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    return ", ".join(names[:NAMES_MAX]) + more
 
 
 def _describe_issue(host: str) -> str:
