@@ -10,11 +10,10 @@ import pytest
 from rallypoint.client.errors import Forgotten
 from rallypoint.client.values import Scope
 from rallypoint.torch import Store, barrier
-from rallypoint.torch.store import reading
-from rallypoint.torch.store.connection import Connection
+from rallypoint.torch.store import space
+from rallypoint.torch.store.connection import Connection, KeyContended
+from rallypoint.torch.store.encoding import Parted
 from rallypoint.torch.store.failures import StoreError
-from rallypoint.torch.store.packing import Parted
-from rallypoint.torch.store.reading import KeyContended
 from rallypoint.torch.store.space import Space
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
@@ -75,7 +74,7 @@ class Forgetful:
 
 @pytest.fixture(autouse=True)
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CALL_S_MIN", LIMIT_S)
+    monkeypatch.setattr(space, "CALL_S_MIN", LIMIT_S)
 
 
 def space_of(client: object) -> Space:

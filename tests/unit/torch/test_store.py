@@ -19,8 +19,8 @@ from torch import __version__ as TORCH_VERSION
 from rallypoint.client.errors import StaleRound
 from rallypoint.client.sync_transport import Transport
 from rallypoint.torch import Store
+from rallypoint.torch.store.encoding import MARK
 from rallypoint.torch.store.failures import StoreError, to_store_error
-from rallypoint.torch.store.packing import MARK
 from rallypoint.worker.environment import NotAWorker
 from support.stores.cases import CASES, KINDS, TORCH, make, read_differences, run
 from support.stores.room import LIMIT_S, Room, rooms

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import threading
+import time
 from collections.abc import Collection
 
-from rallypoint.client.errors import ClientClosed
+from rallypoint.client.errors import ClientClosed, RallypointError
 from rallypoint.client.shared import borrow, give_back
 from rallypoint.client.sync import Client
 from rallypoint.client.values import Scope
@@ -19,6 +21,12 @@ from rallypoint.v1.job_pb2 import JOB_VIEW_BASIC
 
 OUTAGE_S = 300.0
 """How long a call without a timeout waits for a coordinator."""
+LAST_CALL_S_MIN = 1.0
+"""A call that begins just before the deadline of its operation may take so long."""
+PAUSE_S_MIN = 0.005
+PAUSE_S_MAX = 1.0
+"""Bounds of the pauses between two attempts: random below a bound that doubles from the first to
+the second. The first is about the time of a call."""
 
 
 class Connection:
@@ -163,3 +171,64 @@ def _close_all(pid: int) -> None:
 
 
 atexit.register(_close_all, os.getpid())
+
+
+class KeyContended(RallypointError):
+    """Others have changed a key during every attempt, until the deadline."""
+
+    status = "ABORTED"
+
+
+class Deadline:
+    """When a wait ends."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Begin now."""
+        self.limit_s = limit_s
+        self._ends_s = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        """Return the time that is left; 0: none."""
+        return max(0.0, self._ends_s - time.monotonic())
+
+
+class Tries:
+    """The attempts of one operation: one deadline, and a random pause before each but the first."""
+
+    def __init__(self, connection: Connection, deadline: Deadline) -> None:
+        """Begin before the first attempt."""
+        self._connection = connection
+        self._deadline = deadline
+        self._pauses = 0
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next call may take."""
+        return max(LAST_CALL_S_MIN, self._deadline.left_s())
+
+    def pause(self) -> bool:
+        """Wait before another attempt; return whether there is time for one.
+
+        Raises:
+            ClientClosed: meanwhile.
+        """
+        bound_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2 ** min(self._pauses, 16))
+        pause_s = random.uniform(0.0, bound_s)
+        if pause_s >= self._deadline.left_s():
+            return False
+        self._pauses += 1
+        self._connection.pause(pause_s)
+        return True
+
+    def pause_for(self, name: str) -> None:
+        """Wait before another attempt to change a key that others have changed.
+
+        Raises:
+            KeyContended: there is no time for one.
+            ClientClosed: meanwhile.
+        """
+        if not self.pause():
+            raise KeyContended(
+                f"others changed the key {name!r} during every attempt "
+                f"for {self._deadline.limit_s:g} s"
+            )

@@ -83,7 +83,7 @@ def join(url: str, timeout: timedelta | None = None, **_: Any) -> Iterator[tuple
 def _make_store(name: str, timeout: timedelta) -> Store:
     """Return a store with fresh keys for the next process group of this name."""
     from rallypoint.torch.store.connection import leave_all
-    from rallypoint.torch.store.names import encode_key
+    from rallypoint.torch.store.encoding import encode_key
     from rallypoint.torch.store.store import Store, read_membership
 
     global _current

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from rallypoint.client.errors import BarrierBroken, Forgotten, RallypointError
 from rallypoint.client.values import BreakReason
+from rallypoint.torch.store.connection import Deadline, Tries
+from rallypoint.torch.store.encoding import encode_key
 from rallypoint.torch.store.failures import StoreError, to_store_error
-from rallypoint.torch.store.names import encode_key
-from rallypoint.torch.store.reading import Deadline, Tries
 from rallypoint.torch.store.store import Store, to_bytes
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 

@@ -1,4 +1,8 @@
-"""Changes of the keys of one store: torch's operations as calls of KeyValueService.
+"""The keys of one store at the coordinator: torch's operations as calls of KeyValueService.
+
+Keys of torch are under `<prefix>k/`, queues under `<prefix>q/`, the parts of long values under
+`<prefix>p/`, and under `<prefix>n/` the keys whose names are digests. Calls wait at the
+coordinator: nothing here polls.
 
 * What depends on the value of a key compares its revision and tries again if another caller was
   faster. So every attempt that fails is the progress of another. It pauses before, and gives up at
@@ -10,34 +14,47 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from rallypoint.client.errors import Forgotten, LimitReached, RallypointError, Refused
-from rallypoint.torch.store.names import encode_key, is_digest
-from rallypoint.torch.store.packing import (
+from rallypoint.client.errors import (
+    Forgotten,
+    KeysMissing,
+    LimitReached,
+    RallypointError,
+    Refused,
+)
+from rallypoint.torch.store.connection import Connection, Deadline, Tries
+from rallypoint.torch.store.encoding import (
+    NAME_BYTES_MAX,
     NUMBER_MAX,
     NUMBER_MIN,
     PART_BYTES,
+    PREFIX_BYTES_MAX,
     VALUE_BYTES_MAX,
     Parted,
     can_be_appended,
+    decode_key,
+    encode_key,
+    is_digest,
     pack_short,
     read_number,
     split,
     unpack,
 )
-from rallypoint.torch.store.reading import (
-    CALL_S_MIN,
-    PARTS_PER_CALL,
-    Deadline,
-    Reading,
-    Tries,
-    batches,
-)
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
+KEYS_PER_READ = 1_024
+"""Most keys of one GetKeys."""
+PARTS_PER_CALL = 15
+"""Parts that fit into one call or answer of 1 MiB, with room for their keys."""
+WAIT_S_MAX = 80_000.0
+"""Longest wait of one call; the contract allows a day."""
+CALL_S_MIN = 30.0
+"""A call that waits for no other rank may take so long at least: longer than a restart of the
+coordinator."""
 AMOUNT_MAX = 2**53 - 1
 """Most that the contract lets a call add."""
 WRITES_PER_CALL = 256
@@ -46,6 +63,14 @@ NAMED_MAX = 4_096
 """Digests of keys that a store remembers to have written; the same is written again beyond that."""
 ABSENT = keys_pb2.KeyCondition(mod_revision=0)
 
+Item = TypeVar("Item")
+
+
+class PartsLost(RallypointError):
+    """A key refers to parts that do not exist: something else has deleted them."""
+
+    status = "DATA_LOSS"
+
 
 class ValueTooLong(RallypointError):
     """A value is longer than a store takes."""
@@ -53,8 +78,147 @@ class ValueTooLong(RallypointError):
     status = "RESOURCE_EXHAUSTED"
 
 
-class Space(Reading):
-    """The keys of one store, to read and to change. Threads may share it."""
+class Space:
+    """The keys of one store. Threads may share it."""
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        """Look at the keys of a job whose names begin with a prefix.
+
+        Raises:
+            ValueError: when the prefix is too long, or the contract does not accept it.
+        """
+        if len(prefix.encode()) > PREFIX_BYTES_MAX:
+            raise ValueError(f"the prefix is too long: at most {PREFIX_BYTES_MAX} bytes")
+        if not prefix.isprintable() or " " in prefix:
+            raise ValueError(f"the prefix {prefix!r} must be printable, without spaces")
+        self._connection = connection
+        self._job_id = connection.job_id
+        self._scope = connection.scope
+        self._prefix = prefix
+        self._room = NAME_BYTES_MAX - len(prefix.encode()) - len("k/")
+        self._named: set[str] = set()
+        """Digests whose keys are known at the coordinator."""
+
+    def name_of(self, key: str) -> str:
+        """Return the name of a key."""
+        return f"{self._prefix}k/{encode_key(key, self._room)}"
+
+    def queue_of(self, key: str) -> str:
+        """Return the name of a queue."""
+        return f"{self._prefix}q/{encode_key(key, self._room)}"
+
+    def count(self) -> int:
+        """Return how many keys there are."""
+        pages = self._connection.client.list_keys(
+            self._job_id, f"{self._prefix}k/", keys_only=True, scope=self._scope, page_size=1
+        )
+        next(iter(pages), None)
+        count: int = pages.first.key_count
+        return count
+
+    def keys(self) -> list[str]:
+        """Return the keys, by the bytes of their names."""
+        start = f"{self._prefix}k/"
+        kvs = self._connection.client.list_keys(
+            self._job_id, start, keys_only=True, scope=self._scope
+        )
+        names = [kv.key.removeprefix(start) for kv in kvs]
+        digests = {name: f"{self._prefix}n/{name}" for name in names if is_digest(name)}
+        held = self._fetch(digests.values(), Deadline(0.0))
+        keys = {}
+        for name, place in digests.items():
+            if place in held:
+                key = self._load(held[place])
+                keys[name] = name if key is None else key.decode("utf-8", "surrogatepass")
+        return [keys.get(name, name) if is_digest(name) else decode_key(name) for name in names]
+
+    def wait(self, names: Sequence[str], wait_s: float) -> None:
+        """Wait until all of these exist.
+
+        Raises:
+            KeysMissing: when they did not in time.
+            RallypointError: when it fails otherwise.
+        """
+        self._fetch_all(names, Deadline(wait_s))
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all of these exist, as a key or as a queue."""
+        places = [(self.name_of(key), self.queue_of(key)) for key in keys]
+        found = self._fetch((name for place in places for name in place), Deadline(0.0))
+        return all(name in found or queue in found for name, queue in places)
+
+    def get(self, names: Sequence[str], wait_s: float) -> list[bytes]:
+        """Wait until all of these exist; return their values, in the same order.
+
+        Raises:
+            KeysMissing: when they did not in time.
+            KeyContended: when one was changed whenever it was read.
+            RallypointError: when it fails otherwise.
+        """
+        deadline, tries = Deadline(wait_s), self._tries(wait_s)
+        values: dict[str, bytes] = {}
+        missing = list(dict.fromkeys(names))
+        while missing:
+            for name, kv in self._fetch_all(missing, deadline).items():
+                value = self._load(kv)
+                if value is not None:
+                    values[name] = value
+            missing = [name for name in missing if name not in values]
+            if missing:  # they were changed while their parts were read
+                tries.pause_for(missing[0])
+        return [values[name] for name in names]
+
+    def _tries(self, limit_s: float) -> Tries:
+        return Tries(self._connection, Deadline(max(CALL_S_MIN, limit_s)))
+
+    def _fetch_all(self, names: Sequence[str], deadline: Deadline) -> dict[str, keys_pb2.KeyValue]:
+        found = self._fetch(names, deadline)
+        missing = tuple(name for name in dict.fromkeys(names) if name not in found)
+        if missing:
+            raise KeysMissing("keys do not exist", keys=missing, missing_count=len(missing))
+        return found
+
+    def _fetch(self, names: Iterable[str], deadline: Deadline) -> dict[str, keys_pb2.KeyValue]:
+        """Return what the keys hold; wait for them until the deadline."""
+        found: dict[str, keys_pb2.KeyValue] = {}
+        chunks = batches(list(dict.fromkeys(names)), KEYS_PER_READ)
+        while chunks:
+            chunk = chunks.pop()
+            wait_s = min(deadline.left_s(), WAIT_S_MAX)
+            timeout_s = max(CALL_S_MIN, deadline.limit_s)
+            try:
+                answer = self._connection.client.get_keys(
+                    self._job_id, chunk, wait_s=wait_s, scope=self._scope, timeout_s=timeout_s
+                )
+            except KeysMissing:
+                chunks.append(chunk)  # once more without a wait: which of them do exist?
+            except LimitReached:
+                if len(chunk) == 1:
+                    raise
+                middle = len(chunk) // 2  # the values are too long for one answer
+                chunks += [chunk[:middle], chunk[middle:]]
+            else:
+                found |= {kv.key: kv for kv in answer.kvs}
+        return found
+
+    def _load(self, kv: keys_pb2.KeyValue) -> bytes | None:
+        """Return the value of a key; None: it has changed, so its parts are gone."""
+        held = unpack(kv.value)
+        if isinstance(held, bytes):
+            return held
+        parts: list[bytes] = []
+        for names in batches(self._part_names(held), PARTS_PER_CALL):
+            found = self._fetch(names, Deadline(0.0))
+            if len(found) < len(names):
+                now = self._fetch([kv.key], Deadline(0.0)).get(kv.key)
+                if now is not None and now.mod_revision == kv.mod_revision:
+                    raise PartsLost(f"parts of the value of {kv.key!r} do not exist any more")
+                return None
+            parts += (found[name].value for name in names)
+        return b"".join((*parts, held.tail))
+
+    def _part_names(self, parted: Parted) -> list[str]:
+        return [f"{self._prefix}p/{name}" for name in parted.names()]
 
     def note_name(self, key: str, limit_s: float) -> None:
         """Keep a key whose name is a digest, so that it can be listed."""
@@ -68,8 +232,7 @@ class Space(Reading):
 
     def peek(self, name: str, limit_s: float) -> bytes | None:
         """Return the value of a key; None: it does not exist."""
-        value, _ = self.change(name, lambda _: None, limit_s)
-        return value
+        return self.change(name, lambda _: None, limit_s)[0]
 
     def set(self, pairs: Sequence[tuple[str, bytes]], limit_s: float) -> None:
         """Set keys, in order."""
@@ -289,28 +452,20 @@ class Space(Reading):
     def _drop_parts(self, held: bytes, limit_s: float) -> None:
         parted = unpack(held)
         if isinstance(parted, Parted):
-            deletion = keys_pb2.KeyWrite.Delete()
-            writes = [
-                keys_pb2.KeyWrite(key=name, delete=deletion) for name in self._part_names(parted)
-            ]
-            for batch in batches(writes, WRITES_PER_CALL):
-                self._write(batch, limit_s)
+            delete = keys_pb2.KeyWrite.Delete()
+            for names in batches(self._part_names(parted), WRITES_PER_CALL):
+                self._write([keys_pb2.KeyWrite(key=one, delete=delete) for one in names], limit_s)
 
     def _write(
         self, writes: Sequence[keys_pb2.KeyWrite], limit_s: float
     ) -> Sequence[keys_pb2.KeyWritten]:
         """Make changes in one call, all or none; return what became of each."""
-        client = self._connection.client
-        answer = client.write_keys(self._job_id, writes, scope=self._scope, timeout_s=limit_s)
-        return answer.results
+        call = self._connection.client.write_keys
+        return call(self._job_id, writes, scope=self._scope, timeout_s=limit_s).results
 
 
 def _check_length(value: bytes) -> None:
-    """Check the length of a value that a caller wants to set.
-
-    Raises:
-        ValueTooLong: when there is not room for it.
-    """
+    """Raise ValueTooLong if a value that a caller wants to set has no room."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueTooLong(
             f"a value of {len(value)} bytes is too long for the store: at most {VALUE_BYTES_MAX}"
@@ -334,3 +489,8 @@ def _by_bytes(held: Sequence[tuple[str, bytes]]) -> Iterator[list[tuple[str, byt
         room -= len(value)
     if batch:
         yield batch
+
+
+def batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Return the items in pieces of a size."""
+    return [items[at : at + size] for at in range(0, len(items), size)]

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from rallypoint.client.errors import KeysMissing, RallypointError
 from rallypoint.client.values import Scope
 from rallypoint.torch.store.connection import Connection, enter, leave
+from rallypoint.torch.store.encoding import count_entries, cut_entry, pack_entry
 from rallypoint.torch.store.failures import (
     QueueEmptyError,
     StoreError,
@@ -26,7 +27,6 @@ from rallypoint.torch.store.failures import (
     timeout_error,
     to_store_error,
 )
-from rallypoint.torch.store.packing import count_entries, cut_entry, pack_entry
 from rallypoint.torch.store.space import Space
 from rallypoint.worker.environment import NotAWorker
 
