@@ -79,7 +79,7 @@ def _operate(name: str, words: Sequence[str]) -> NoReturn:
 
 
 def _complete(words: Sequence[str], menu: Mapping[str, str]) -> NoReturn:
-    from rallypoint.cli.operator.completion.answer import main
+    from rallypoint.cli.operator.candidates import main
 
     sys.exit(main(words, menu))
 

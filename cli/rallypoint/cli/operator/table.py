@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("check the way to a coordinator, and this host", "doctor.command"),
     },
     "Shells": {
-        "completion": ("print a script for bash, zsh or fish", "completion.command"),
+        "completion": ("print a script for bash, zsh or fish", "completion"),
     },
 }
 """By heading: the name of a command, its line in --help, and its module below this package. The

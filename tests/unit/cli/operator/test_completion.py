@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from rallypoint.cli.commands.overview import MENU
-from rallypoint.cli.operator.completion import answer
-from rallypoint.cli.operator.completion.line import Kind
+from rallypoint.cli.operator import candidates
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.client.errors import Unavailable
 from rallypoint.v1 import job_pb2, node_pb2
 
 
 def complete(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    assert answer.main(words, MENU.commands) == 0
+    assert candidates.main(words, MENU.commands) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -42,32 +41,32 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("words", "kind", "begun"),
     [
-        (["can"], Kind.WORDS, "can"),
-        (["cancel", "tr"], Kind.JOBS, "tr"),
-        (["-c", "head", "cancel", "tr"], Kind.JOBS, "tr"),
-        (["cancel", "-r", "why", "tr"], Kind.JOBS, "tr"),
-        (["cancel", "--", "-tr"], Kind.JOBS, "-tr"),
-        (["cancel", "train", ""], Kind.NOTHING, ""),
-        (["cancel", "-r", ""], Kind.NOTHING, ""),
-        (["drain", "train", "a", ""], Kind.NODES, ""),
-        (["barrier", "show", "train", ""], Kind.BARRIERS, ""),
-        (["kv", "list", "train", ""], Kind.NOTHING, ""),
-        (["jobs", ""], Kind.JOBS, ""),
-        (["jobs", "--tls-ca", "/etc"], Kind.FILES, "/etc"),
-        (["--tls-ca", "/etc"], Kind.FILES, "/etc"),
-        (["jobs", "--tls-ca=/etc"], Kind.FILES, "/etc"),
-        (["jobs", "--tls-server-name", ""], Kind.NOTHING, ""),
-        (["--context", ""], Kind.CONTEXTS, ""),
-        (["context", "use", ""], Kind.CONTEXTS, ""),
-        (["events", "--kind", ""], Kind.EVENTS, ""),
-        (["agent", "tra"], Kind.FILES, ""),
-        (["nonsense", ""], Kind.NOTHING, ""),
-        (["kv", "nonsense", ""], Kind.NOTHING, ""),
+        (["can"], "", "can"),
+        (["cancel", "tr"], "JOB", "tr"),
+        (["-c", "head", "cancel", "tr"], "JOB", "tr"),
+        (["cancel", "-r", "why", "tr"], "JOB", "tr"),
+        (["cancel", "--", "-tr"], "JOB", "-tr"),
+        (["cancel", "train", ""], "", ""),
+        (["cancel", "-r", ""], "", ""),
+        (["drain", "train", "a", ""], "NODE", ""),
+        (["barrier", "show", "train", ""], "BARRIER", ""),
+        (["kv", "list", "train", ""], "", ""),
+        (["jobs", ""], "JOB", ""),
+        (["jobs", "--tls-ca", "/etc"], "FILE", "/etc"),
+        (["--tls-ca", "/etc"], "FILE", "/etc"),
+        (["jobs", "--tls-ca=/etc"], "FILE", "/etc"),
+        (["jobs", "--tls-server-name", ""], "", ""),
+        (["--context", ""], "CONTEXT", ""),
+        (["context", "use", ""], "CONTEXT", ""),
+        (["events", "--kind", ""], "KIND", ""),
+        (["agent", "tra"], "FILE", ""),
+        (["nonsense", ""], "", ""),
+        (["kv", "nonsense", ""], "", ""),
     ],
 )
-def test_the_cursor_decides(words: list[str], kind: Kind, begun: str) -> None:
+def test_the_cursor_decides(words: list[str], kind: str, begun: str) -> None:
     """Options take their values, wherever they stand; arguments are counted."""
-    found = answer.find(words, MENU.commands)
+    found = candidates.find(words, MENU.commands)
 
     assert (found.kind, found.begun) == (kind, begun)
 
@@ -132,7 +131,7 @@ def test_bash_gets_what_it_inserts(
 )
 def test_a_line_of_bash_is_split_as_bash_does(line: str, words: list[str]) -> None:
     """Also within quotes that are still open."""
-    assert answer.split_line(line) == words
+    assert candidates.split_line(line) == words
 
 
 def test_a_coordinator_that_fails_is_silent(
@@ -144,7 +143,7 @@ def test_a_coordinator_that_fails_is_silent(
         raise Unavailable("no answer")
 
     monkeypatch.setattr(Invocation, "client", property(fail))
-    assert answer.main(["fish", "status", ""], MENU.commands) == 0
+    assert candidates.main(["fish", "status", ""], MENU.commands) == 0
     found = capsys.readouterr()
 
     assert (found.out, found.err) == ("words\n", "")
@@ -152,5 +151,5 @@ def test_a_coordinator_that_fails_is_silent(
 
 def test_wrong_calls_of_a_script_are_refused() -> None:
     """They would be a mistake of ours."""
-    assert answer.main([], MENU.commands) == 2
-    assert answer.main(["bash", "only"], MENU.commands) == 2
+    assert candidates.main([], MENU.commands) == 2
+    assert candidates.main(["bash", "only"], MENU.commands) == 2
