@@ -8,10 +8,8 @@ from typing import Annotated
 
 from rallypoint.base.exit_codes import EXIT_FAILED
 from rallypoint.cli.operator.doctor import coordinator, encryption, network
-from rallypoint.cli.operator.doctor.findings import Finding, Level
-from rallypoint.cli.operator.doctor.listeners import find_listeners
+from rallypoint.cli.operator.doctor.findings import Finding, Level, Report
 from rallypoint.cli.operator.doctor.machine import examine_machine
-from rallypoint.cli.operator.doctor.report import Report
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.options import Command, option
 from rallypoint.cli.operator.reaching import CONNECT_S_MAX, LOOK_UP_S_MAX, no_sigpipe
@@ -79,7 +77,7 @@ def _examine(endpoint: network.Endpoint, access: Access, limit_s: float) -> Iter
     yield network.check_connection(endpoint, attempts)
     at = network.Endpoint(attempts[-1].address, endpoint.port)
     heard = encryption.listen(at)
-    listeners = find_listeners(at.port) if network.is_own(at.host) else []
+    listeners = network.find_listeners(at.port) if network.is_own(at.host) else []
     yield from network.check_listener(endpoint, heard, listeners)
     own_s = time.time()  # noqa: TID251  certificates are dated by wall clocks
     yield from encryption.check_own(access, own_s)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
 
 from msgspec import Struct
 
 from rallypoint.base.addresses import is_loopback
 from rallypoint.base.names import Unresolved, find
+from rallypoint.base.printable import to_printable_line
 from rallypoint.cli.operator.doctor.findings import Finding, describe, ok, problem, warning
-from rallypoint.cli.operator.doctor.listeners import Listener
 from rallypoint.cli.operator.reaching import SLOW_S, Heard, Speech
 from rallypoint.wire.coordinators import describe_start
 
@@ -27,6 +30,9 @@ ADDRESSES_MAX = 8
 """More addresses of one name would take too long to try."""
 _UNANSWERED = frozenset({errno.ETIMEDOUT, errno.EAGAIN, errno.EINPROGRESS})
 _NAME_SERVERS = "check the name servers in /etc/resolv.conf, or use an address"
+_LISTEN = "0A"
+_EVERYWHERE = "*"
+_PROC = Path("/proc")
 
 
 class Endpoint(Struct, frozen=True):
@@ -150,6 +156,78 @@ def check_connection(endpoint: Endpoint, attempts: Sequence[Attempt]) -> Finding
         case _:
             advice = f"check the network of this host: ip route get {best.address}"
             return problem(CONNECTION, f"{where} cannot be reached: {best.error}", advice)
+
+
+class Listener(Struct, frozen=True):
+    """A process of this host that listens on a port."""
+
+    address: str
+    """On which it listens; `*`: on all of them."""
+    pid: int = 0
+    """0: of another user, so unknown."""
+    name: str = ""
+    """Of its program. Empty: unknown."""
+
+
+def find_listeners(port: int) -> list[Listener]:
+    """Return who listens on a port, by address; empty where the kernel does not say."""
+    inodes: dict[str, str] = {}
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            text = (_PROC / "net" / table).read_text(encoding="ascii", errors="replace")
+            inodes.update(read_table(text, port))
+    owned = _find_owners(frozenset(inodes)) if inodes else set[tuple[str, int]]()
+    known = {inode for inode, _ in owned}
+    found = {Listener(inodes[inode], pid, _name(pid)) for inode, pid in owned}
+    found |= {Listener(address) for inode, address in inodes.items() if inode not in known}
+    return sorted(found, key=lambda one: (one.address, one.pid))
+
+
+def read_table(text: str, port: int) -> dict[str, str]:
+    """Return the inode and the address of every socket that listens on a port.
+
+    Args:
+        text: of /proc/net/tcp or /proc/net/tcp6.
+        port: the port.
+    """
+    found = {}
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 10 and fields[3] == _LISTEN:
+            address, _, number = fields[1].rpartition(":")
+            if int(number, 16) == port:
+                found[fields[9]] = _read_address(address)
+    return found
+
+
+def _read_address(text: str) -> str:
+    """Return an address of a table: words of 32 bits, each in the order of the host's bytes."""
+    raw = bytes.fromhex(text)
+    raw = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    address = IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
+    if address.is_unspecified:
+        return _EVERYWHERE
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+def _find_owners(inodes: frozenset[str]) -> set[tuple[str, int]]:
+    """Return each socket with the processes that have it; those of other users cannot be seen."""
+    found = set()
+    for pid in (int(name) for name in os.listdir(_PROC) if name.isdecimal()):
+        with suppress(OSError):
+            for entry in os.scandir(_PROC / str(pid) / "fd"):
+                with suppress(OSError):
+                    inode = os.readlink(entry.path).removeprefix("socket:[").removesuffix("]")
+                    if inode in inodes:
+                        found.add((inode, pid))
+    return found
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return to_printable_line((_PROC / str(pid) / "comm").read_text(errors="replace").strip())
+    return "a process"
 
 
 def check_listener(

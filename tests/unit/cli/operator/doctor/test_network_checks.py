@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.cli.operator.doctor.findings import Level
-from rallypoint.cli.operator.doctor.listeners import Listener
 from rallypoint.cli.operator.doctor.network import (
     Attempt,
     Endpoint,
+    Listener,
     Lookup,
     Reach,
     check_connection,

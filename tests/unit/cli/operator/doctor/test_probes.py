@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rallypoint.cli.operator.doctor.encryption import check_own, listen
-from rallypoint.cli.operator.doctor.listeners import Listener, find_listeners, read_table
 from rallypoint.cli.operator.doctor.network import (
     Endpoint,
+    Listener,
     Reach,
     connect,
+    find_listeners,
     is_own,
     look_up,
     read_endpoint,
+    read_table,
 )
 from rallypoint.cli.operator.reaching import Heard, Speech, classify
 from rallypoint.wire.access import Access
