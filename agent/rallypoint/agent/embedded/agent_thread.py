@@ -106,10 +106,12 @@ class EmbeddedAgent:
         self._master_port = master_port
         self._thread = threading.Thread(target=self._run, name="rallypoint-agent", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        """Set once `agent` is."""
         self._begun = threading.Event()
         self._pid = 0
         self._outcome: tuple[agent_pb2.Finished, LastRound] | None = None
-        self._has_left = False
+        self._farewell: inputs.LeaveRequested | None = None
+        """Set by `leave`, which may come before the agent exists."""
         self._was_spare = False
         self._error = ""
         """Why the thread could not begin or continue; empty: it could."""
@@ -202,8 +204,8 @@ class EmbeddedAgent:
             text: why, as one line.
             exit_code: 0: on purpose; any other: this node cannot continue.
         """
-        self._has_left = True
-        self.post(inputs.LeaveRequested(exit_code, text))
+        self._farewell = inputs.LeaveRequested(exit_code, text)
+        self.post(self._farewell)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the agent; return whether it has ended."""
@@ -246,7 +248,6 @@ class EmbeddedAgent:
             self._on_ended(self.ended)
 
     async def _live(self) -> int:
-        self._loop = asyncio.get_running_loop()
         async with self._serve() as (settings, failed):
             ports = PortReserver(self._master_port)
             listener = Listener(
@@ -256,7 +257,9 @@ class EmbeddedAgent:
                 self._on_step,
             )
             agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
-            self.agent = agent
+            self.agent, self._loop = agent, asyncio.get_running_loop()
+            if self._farewell is not None:
+                self.post(self._farewell)
             self._begun.set()
             async with asyncio.TaskGroup() as tasks:
                 watcher = tasks.create_task(self._end_with(failed))
@@ -318,7 +321,7 @@ class EmbeddedAgent:
         finished, here = self._outcome or (None, None)
         kind = find_kind(
             agent.state.ending,
-            has_left=self._has_left,
+            has_left=self._farewell is not None,
             is_refused=agent.is_dismissed,
             is_run_ending=bool(self.run_ending),
         )

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStandby
+from rallypoint.agent.embedded import agent_thread
+from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
 from rallypoint.agent.embedded.ended import Ended, EndKind
+from rallypoint.agent.embedded.foreign import ForeignWorkers
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import job_pb2
-from support.embedded.nodes import CoordinatorThread, Node, coordinator
+from rallypoint.wire.access import PLAIN, Access
+from support.embedded.nodes import LIMIT_S, CoordinatorThread, Node, coordinator
 
 Join = Callable[..., Node]
 
@@ -235,3 +242,26 @@ def test_interpreter_exit() -> None:
             run.kill()
             run.wait()
             other.close()
+
+
+def test_agent_that_is_left_before_it_begins_ends(
+    server: CoordinatorThread, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A built-in coordinator may take longer to listen than the program waits."""
+    may_listen = threading.Event()
+
+    @asynccontextmanager
+    async def listen_late() -> AsyncIterator[tuple[str, Access, asyncio.Future[None]]]:
+        await asyncio.to_thread(may_listen.wait)
+        yield server.address, PLAIN, asyncio.get_running_loop().create_future()
+
+    settings = replace(join("n0").agent.settings, node_name="late", incarnation="1" * 32)
+    monkeypatch.setattr(agent_thread, "BEGIN_S_MAX", 0.01)
+    late = EmbeddedAgent(settings, ForeignWorkers().attach, coordinator=listen_late)
+    with pytest.raises(AgentGone, match="did not begin"):
+        late.start()
+    late.leave("the program ends", 1)
+    may_listen.set()
+
+    assert late.join(LIMIT_S)
+    assert late.ended is not None and late.ended.kind is EndKind.LEFT
