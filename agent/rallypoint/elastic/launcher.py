@@ -266,9 +266,7 @@ def _name_job(parameters: RendezvousParameters) -> str:
     """
     if parameters.max_nodes > 1:
         if parameters.backend in BACKENDS:
-            from rallypoint.elastic.rendezvous.coordinated import find_coordinator
-
-            shared = find_job_id(find_coordinator(parameters), parameters.backend)
+            shared = find_job_id(parameters)
             if shared is not None:
                 return shared
         if parameters.min_nodes > 1:

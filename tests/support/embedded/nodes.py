@@ -12,11 +12,12 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.embedded.agent_thread import EmbeddedAgent
 from rallypoint.agent.embedded.ended import Ended
 from rallypoint.agent.embedded.foreign import ForeignWorkers
-from rallypoint.agent.embedded.settings import foreign_settings
+from rallypoint.agent.launch.meeting import Meeting
+from rallypoint.agent.launch.options import JobOptions
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Settings, serving
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import job_pb2
+from rallypoint.wire.access import PLAIN
 
 LIMIT_S = 20.0
 
@@ -78,17 +79,18 @@ def coordinator(timing: Timing | None = None) -> Iterator[CoordinatorThread]:
 class Node:
     """An embedded agent with workers that do not exist."""
 
-    def __init__(self, address: str, name: str, *, job_id: str = "j", **spec: Any) -> None:
+    def __init__(
+        self, address: str, name: str, *, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+    ) -> None:
         self.workers = ForeignWorkers()
-        settings = foreign_settings(
-            coordinator=address,
-            job_id=job_id,
-            spec=job_pb2.JobSpec(**({"min_nodes": 1, "max_nodes": 1} | spec)),
-            program=agent_pb2.Program(),
-            node_name=name,
+        plan = LaunchPlan(
+            meeting=Meeting(address, None, "j"),
+            options=JobOptions(node_name=name, coordinator_timeout=5_000, **options),
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
             address="127.0.0.1",
-            coordinator_timeout_ms=5_000,
         )
+        settings = plan.settings(PLAIN)
         self.agent = EmbeddedAgent(settings, self.workers.attach, on_ended=self.workers.on_ended)
         self.agent.start()
 

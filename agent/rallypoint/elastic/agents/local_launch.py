@@ -9,6 +9,7 @@ import os
 from msgspec.structs import replace
 
 from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import CannotPlace, check_visible_devices, find_placement
@@ -16,14 +17,14 @@ from rallypoint.base.log import get_logger
 from rallypoint.elastic.logs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.elastic.node.local_seat import LocalSeat
 from rallypoint.elastic.node.logs_caller import new_caller_plugin
-from rallypoint.elastic.node.plan import Plan
+from rallypoint.elastic.rendezvous.planning import check_preload
 from rallypoint.elastic.values import AffinityMode, WorkerSpec
 
 log = get_logger()
 
 
 def new_local_seat(
-    plan: Plan,
+    plan: LaunchPlan,
     spec: WorkerSpec,
     launch: Launch,
     host: WorkerHost,
@@ -43,7 +44,7 @@ def new_local_seat(
     Raises:
         ValueError: the machine cannot satisfy the specification.
     """
-    plan.check_preload(launch)
+    check_preload(plan.options, launch)
     output = replace(
         logs_specs.output() if type(logs_specs) is DefaultLogsSpecs else OutputSpec(),
         stdout_needles=_needles(spec.duplicate_stdout_filters),

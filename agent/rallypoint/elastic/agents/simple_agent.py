@@ -34,7 +34,7 @@ from rallypoint.elastic.values import RunResult, Worker, WorkerGroup, WorkerSpec
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
-    from rallypoint.elastic.node.plan import Plan
+    from rallypoint.agent.launch.plan import LaunchPlan
     from rallypoint.elastic.node.seat import Seat
 
 logger = logging.getLogger("rallypoint.elastic")
@@ -162,7 +162,7 @@ class SimpleElasticAgent(RecordingAgent):
 
         return ForeignSeat(self._plan(handler))
 
-    def _plan(self, handler: CoordinatedRendezvous) -> Plan:
+    def _plan(self, handler: CoordinatedRendezvous) -> LaunchPlan:
         from msgspec.structs import replace
 
         from rallypoint.elastic.rendezvous.planning import plan_node
@@ -173,7 +173,7 @@ class SimpleElasticAgent(RecordingAgent):
             shutdown_timeout=int(self._shutdown_timeout * 1000),
             outcome_timeout=int(self._exit_barrier_timeout * 1000),
         )
-        return replace(plan, options=options, signals=self.signals_to_handle)
+        return replace(plan, options=options, signal_names=self.signals_to_handle)
 
     def _handler(self) -> CoordinatedRendezvous:
         handler = self._worker_group.spec.rdzv_handler

@@ -12,12 +12,12 @@ from rallypoint.agent.core.held_round import Stage
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.helper.subreaping import hold_subreaper, release_subreaper
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles
 from rallypoint.elastic.node.local_workers import LocalWorkers
 from rallypoint.elastic.node.node import Node
-from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.seat import Seat
 from rallypoint.elastic.node.view import View
 
@@ -30,7 +30,7 @@ class LocalSeat(Seat):
     _workers: LocalWorkers
     _holds_subreaper = False
 
-    def __init__(self, plan: Plan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
+    def __init__(self, plan: LaunchPlan, host: WorkerHost, plugin: LogsPlugin | None) -> None:
         """Prepare a node.
 
         Args:
@@ -42,7 +42,7 @@ class LocalSeat(Seat):
         self._plugin = plugin
         super().__init__(plan)
 
-    def _new_node(self, plan: Plan) -> Node:
+    def _new_node(self, plan: LaunchPlan) -> Node:
         return Node(plan, self._new_workers)
 
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:

@@ -18,11 +18,11 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent, NewWorkers
 from rallypoint.agent.embedded.ended import Ended
-from rallypoint.agent.hosting.keeper import CannotHost
+from rallypoint.agent.hosting.keeper import CannotHost, Keeper
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.base.log import get_logger
 from rallypoint.elastic.node.built_in import reaching_coordinator
-from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.view import View
 from rallypoint.wire.access import Access
 
@@ -40,7 +40,7 @@ END_MARGIN_S = 30.0
 class Node:
     """The part of one node in a job."""
 
-    def __init__(self, plan: Plan, new_workers: NewWorkers) -> None:
+    def __init__(self, plan: LaunchPlan, new_workers: NewWorkers) -> None:
         """Prepare the agent; `start` starts it.
 
         Args:
@@ -54,9 +54,11 @@ class Node:
         self.interruption: BaseException | None = None
         """What a signal handler has raised: code that catches every exception may have dropped it,
         so the next wait raises it again, unless the node leaves by then."""
-        is_alone = plan.coordinator is None
+        access, hosting = plan.prove(), plan.meeting.hosting
+        keeper = None if hosting is None else Keeper(hosting, access)
+        is_alone = plan.meeting.coordinator is None
         self._embedded = EmbeddedAgent(
-            plan.settings(),
+            plan.settings(access, keeper=keeper),
             new_workers,
             stepped=self._on_step,
             coordinator=partial(reaching_coordinator, None) if is_alone else None,
@@ -87,7 +89,7 @@ class Node:
     @property
     def job_id(self) -> str:
         """The job's name."""
-        return self._plan.job_id
+        return self._plan.meeting.job_id
 
     @property
     def coordinator(self) -> str:

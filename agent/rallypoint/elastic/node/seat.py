@@ -10,8 +10,8 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.embedded.ended import Ended, EndKind
 from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.elastic.node.node import AgentGone, Node
-from rallypoint.elastic.node.plan import Plan
 from rallypoint.elastic.node.view import View
 from rallypoint.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -21,6 +21,7 @@ from rallypoint.elastic.rendezvous.api import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from rallypoint.elastic.rendezvous.planning import check_preload
 from rallypoint.v1 import job_pb2
 
 PID_MAX = 1 << 22
@@ -32,13 +33,13 @@ TAKE_S_MAX = 1.0
 class Seat:
     """A node in a job, and the round that the program has taken."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         """Prepare a node; a subclass sets `_node`."""
         self._plan = plan
         self._node = self._new_node(plan)
         self._order: RunOrder | None = None
 
-    def _new_node(self, plan: Plan) -> Node:
+    def _new_node(self, plan: LaunchPlan) -> Node:
         raise NotImplementedError
 
     @property
@@ -197,8 +198,8 @@ class Seat:
 class ForeignSeat(Seat):
     """The seat of a program that starts its workers itself."""
 
-    def _new_node(self, plan: Plan) -> Node:
-        plan.check_preload(None)
+    def _new_node(self, plan: LaunchPlan) -> Node:
+        check_preload(plan.options, None)
         self._workers = ForeignWorkers()
 
         def new_workers(agent, tasks):  # type: ignore[no-untyped-def]

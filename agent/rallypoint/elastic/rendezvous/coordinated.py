@@ -13,7 +13,6 @@ from rallypoint.agent.launch.options import (
     list_key_notes,
     read_config,
 )
-from rallypoint.base.addresses import have_common_endpoint, parse_endpoint, parse_endpoints
 from rallypoint.base.values import BadValue
 from rallypoint.elastic.rendezvous.api import (
     RendezvousHandler,
@@ -21,7 +20,7 @@ from rallypoint.elastic.rendezvous.api import (
     RendezvousParameters,
     RendezvousStoreInfo,
 )
-from rallypoint.elastic.rendezvous.hosting import C10D_PORT, find_hosting
+from rallypoint.elastic.rendezvous.hosting import find_meeting
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
@@ -45,14 +44,10 @@ class CoordinatedRendezvous(RendezvousHandler):
         use_python_log()
         self.params = params
         self.options = _read_options(params)
-        self.coordinator = find_coordinator(params)
-        """host:port, or those of several with commas in between; None: a built-in one."""
-        self.hosting = find_hosting(self.coordinator, params, self.options)
-        """How a node hosts the coordinator; None: it was started before, or is built in."""
+        self.meeting = find_meeting(params, self.options)
         self._seat: Seat | None = None
         self._own: ForeignSeat | None = None
         """The seat that this handler has taken itself."""
-        _check_job(self.coordinator, params)
 
     def take_seat(self, seat: Seat | None) -> None:
         """Serve the calls from this seat; None: an agent has left it."""
@@ -114,7 +109,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         from rallypoint.elastic.rendezvous.closing import cancel_job
 
         seat = self._seat
-        target = self.coordinator if seat is None else seat.node.coordinator
+        target = self.meeting.coordinator if seat is None else seat.node.coordinator
         if target is not None:
             cancel_job(target, self.params.run_id, None if seat is None else seat.node.access)
 
@@ -143,36 +138,3 @@ def _read_options(params: RendezvousParameters) -> JobOptions:
         raise ValueError(f"rendezvous option {bad}") from None
     log_notes(list_key_notes(params.config, PYTHON_KEYS))
     return options
-
-
-def find_coordinator(params: RendezvousParameters) -> str | None:
-    """Return host:port of the coordinators that an endpoint means; None: a built-in one.
-
-    Raises:
-        ValueError: several nodes have no coordinator, or the endpoint is none.
-    """
-    endpoint, is_alone = params.endpoint.strip(), params.max_nodes == 1
-    # torch's back end "static" has rank 0's store at its endpoint, and port 0 means any free port.
-    if is_alone and (not endpoint or endpoint.endswith(":0") or params.backend == "static"):
-        return None
-    if not endpoint:
-        raise ValueError(
-            "a job of several nodes needs a coordinator: set rdzv_endpoint to its host"
-        )
-    if params.backend == "c10d" and "," not in endpoint:
-        endpoint = parse_endpoint(endpoint, C10D_PORT) or endpoint
-    try:
-        return parse_endpoints(endpoint)
-    except ValueError as error:
-        raise ValueError(f"rdzv_endpoint {error} of a coordinator") from None
-
-
-def _check_job(coordinator: str | None, params: RendezvousParameters) -> None:
-    if not params.run_id:
-        raise ValueError("a job needs a name: give every node the same run_id")
-    if coordinator is None or os.environ.get("RALLYPOINT_JOB_ID") != params.run_id:
-        return
-    if have_common_endpoint(coordinator, os.environ.get("RALLYPOINT_COORDINATOR", "")):
-        raise ValueError(
-            f"this process is already a worker of job {params.run_id}: use another run_id"
-        )

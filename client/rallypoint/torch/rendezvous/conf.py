@@ -1,4 +1,4 @@
-"""The parameters of a rendezvous, with torch's meaning and defaults, as settings of ours.
+"""The parameters of a rendezvous, with torch's meaning and defaults, as a plan of ours.
 
 docs/torch.md has the table.
 """
@@ -9,24 +9,20 @@ import os
 import sys
 import uuid
 
-from msgspec import Struct
 from msgspec.structs import replace
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
-from rallypoint.agent.embedded.settings import foreign_settings
+from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.notes import log_notes
 from rallypoint.agent.launch.options import (
     PLUGIN_KEYS,
     PLUGIN_OPTIONS,
-    JobOptions,
     list_key_notes,
     read_config,
 )
-from rallypoint.agent.session.program import describe_program, find_user
-from rallypoint.agent.settings import Settings
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.base.values import BadValue
-from rallypoint.wire.access import TOKEN_VARIABLES, Access, from_environment
-from rallypoint.wire.local_token import with_local_token
+from rallypoint.wire.access import TOKEN_VARIABLES
 
 DEFAULT_PORT = 50_051
 """The coordinator's, when the endpoint names none."""
@@ -34,40 +30,7 @@ NO_ID = "none"
 """torchrun's id of every job that has none."""
 
 
-class Conf(Struct, frozen=True, kw_only=True):
-    """The parameters of one handler."""
-
-    backend: str
-    endpoint: str
-    """host:port of the coordinator, or of several with commas in between."""
-    access: Access
-    """How this node proves who it is."""
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    local_addr: str | None
-    options: JobOptions
-
-    def settings(self) -> Settings:
-        """Return the settings of an agent for one node with these parameters."""
-        options = self.options
-        return foreign_settings(
-            coordinator=self.endpoint,
-            access=self.access,
-            job_id=self.run_id,
-            spec=options.spec(min_nodes=self.min_nodes, max_nodes=self.max_nodes),
-            program=describe_program(
-                "torchrun", sys.argv[1:], is_module=False, user=_user(), may_differ=True
-            ),
-            node_name=options.node_name,
-            address=self.local_addr,
-            shutdown_timeout_ms=options.shutdown_timeout,
-            coordinator_timeout_ms=options.coordinator_timeout_ms,
-            outcome_timeout_ms=options.outcome_timeout,
-        )
-
-
-def read_conf(params: RendezvousParameters) -> Conf:
+def read_conf(params: RendezvousParameters) -> LaunchPlan:
     """Check and translate what torch passes.
 
     Raises:
@@ -80,16 +43,15 @@ def read_conf(params: RendezvousParameters) -> Conf:
     except BadValue as bad:
         raise ValueError(f"--rdzv-conf: {bad}") from None
     log_notes(list_key_notes(config, PLUGIN_KEYS))
-    endpoint = _parse_endpoints(params.endpoint)
-    return Conf(
-        backend=params.backend,
-        endpoint=endpoint,
-        access=with_local_token(from_environment({**_hidden, **os.environ}), endpoint),
-        run_id=_find_id(params),
+    return LaunchPlan(
+        meeting=Meeting(_parse_endpoints(params.endpoint), None, _find_id(params)),
+        options=options,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
-        local_addr=params.local_addr or None,
-        options=options,
+        address=params.local_addr or None,
+        title="torchrun",
+        arguments=tuple(sys.argv[1:]),
+        environment={**_hidden, **os.environ},
     )
 
 
@@ -137,7 +99,3 @@ def _find_id(params: RendezvousParameters) -> str:
     if params.max_nodes == 1:
         return f"torchrun-{uuid.uuid4().hex[:12]}"
     raise ValueError("--rdzv-id is missing: give every node of the job the same --rdzv-id NAME")
-
-
-def _user() -> str:
-    return find_user(os.environ, os.getuid())

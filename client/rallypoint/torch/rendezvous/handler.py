@@ -60,8 +60,11 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             ValueError: when one is wrong.
         """
         use_python_log()
-        self._conf = read_conf(params)
-        options = self._conf.options
+        self._backend = params.backend
+        self._plan = plan = read_conf(params)
+        self._endpoint, self._job_id = str(plan.meeting.coordinator), plan.meeting.job_id
+        self._access = plan.prove()
+        options = plan.options
         self._join_s, self._stop_s = options.join_timeout / 1000, options.shutdown_timeout / 1000
         self._read_s = options.coordinator_timeout_ms / 1000
         self._close_s = options.outcome_timeout / 1000
@@ -78,11 +81,11 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def get_backend(self) -> str:
         """Return the name of the back end."""
-        return self._conf.backend
+        return self._backend
 
     def get_run_id(self) -> str:
         """Return the id of the job."""
-        return self._conf.run_id
+        return self._job_id
 
     @property
     def use_agent_store(self) -> bool:
@@ -111,7 +114,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             self._workers.started([os.getpid()])
             agent = self._require_agent()
             coordinators = agent.agent.coordinators
-            self._gathering = Gathering(coordinators, self._conf.run_id, agent.node_name, order)
+            self._gathering = Gathering(coordinators, self._job_id, agent.node_name, order)
             try:
                 left_s = max(0.0, ends_s - time.monotonic())
                 return self._gathering.enter(left_s, serve_s=self._read_s)
@@ -153,7 +156,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             kind = (
                 torch_api.RendezvousConnectionError if is_absent else torch_api.RendezvousStateError
             )
-            raise kind(f"job {self._conf.run_id} cannot be closed: {error}") from error
+            raise kind(f"job {self._job_id} cannot be closed: {error}") from error
 
     def shutdown(self) -> bool:
         """Report how this node ends, and leave; return whether the coordinator knows it.
@@ -170,7 +173,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         ended = self._workers.ended
         if ended is not None and is_crash_of_spare(error):
             # Without this, torchrun would fail with that AttributeError (pytorch#133380).
-            why = describe_outcome(ended, self._conf.run_id) if ended.finished else ended.text
+            why = describe_outcome(ended, self._job_id) if ended.finished else ended.text
             log.info("node_not_needed", why=why)
             raise SystemExit(0)
         return is_known
@@ -186,7 +189,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._workers = ForeignWorkers(counts_workers=False)
         workers = self._workers
         self._agent = EmbeddedAgent(
-            self._conf.settings(), workers.attach, on_ended=workers.on_ended
+            self._plan.settings(self._access), workers.attach, on_ended=workers.on_ended
         )
         try:
             self._agent.start()
@@ -216,15 +219,15 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             if run_ending:
                 raise torch_api.RendezvousClosedError(run_ending)
             raise torch_api.RendezvousTimeoutError(
-                f"job {self._conf.run_id}: no round was formed within {self._join_s:g} s"
+                f"job {self._job_id}: no round was formed within {self._join_s:g} s"
                 f"{why} (--rdzv-conf join_timeout)"
             )
         if isinstance(order, Ended):
             absence = agent.absence
             raise to_error(
                 order,
-                self._conf.run_id,
-                self._conf.endpoint,
+                self._job_id,
+                self._endpoint,
                 "" if absence is None else absence.why,
             )
         return order
@@ -234,10 +237,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         agent = self._require_agent()
         if not agent.is_connected:
             why = "" if agent.absence is None else f": {agent.absence.why}"
-            return f"; no coordinator answers at {self._conf.endpoint}{why}"
-        client = Client(self._conf.endpoint, access=self._conf.access)
+            return f"; no coordinator answers at {self._endpoint}{why}"
+        client = Client(self._endpoint, access=self._access)
         try:
-            job = client.get_job(self._conf.run_id, timeout_s=LEAVE_S_MAX).job
+            job = client.get_job(self._job_id, timeout_s=LEAVE_S_MAX).job
             return f"; {job.waiting.text}" if job.waiting.text else ""
         except RallypointError:
             return ""
@@ -252,9 +255,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._workers.stopped(why)
 
     def _cancel(self, reason: str) -> None:
-        client = Client(self._conf.endpoint, access=self._conf.access)
+        client = Client(self._endpoint, access=self._access)
         try:
-            client.cancel_job(self._conf.run_id, reason=reason, timeout_s=self._close_s)
+            client.cancel_job(self._job_id, reason=reason, timeout_s=self._close_s)
         finally:
             client.close()
 
@@ -324,7 +327,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         try:
             self._cancel(f"node {name} failed: {farewell.text}")
         except RallypointError as error:
-            log.warning("job_not_ended", job=self._conf.run_id, why=str(error))
+            log.warning("job_not_ended", job=self._job_id, why=str(error))
 
     def _leave_at_exit(self) -> None:
         """Leave the job when torchrun ends without `shutdown`, as after a signal."""

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
@@ -40,9 +39,9 @@ def server() -> Iterator[CoordinatorThread]:
 def join(server: CoordinatorThread) -> Iterator[Join]:
     nodes: list[Node] = []
 
-    def join(name: str, **spec: Any) -> Node:
-        two: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2, "last_call": Duration()}
-        nodes.append(Node(server.address, name, **(two | spec)))
+    def join(name: str, **more: Any) -> Node:
+        two: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2, "last_call": 0}
+        nodes.append(Node(server.address, name, **(two | more)))
         return nodes[-1]
 
     yield join
@@ -52,8 +51,7 @@ def join(server: CoordinatorThread) -> Iterator[Join]:
 
 def join_both(join: Join) -> tuple[Node, Node]:
     """Return two nodes of one round; a next one needs only one of them."""
-    last_call = Duration(seconds=20)
-    first, second = (join(name, min_nodes=1, last_call=last_call) for name in ("n0", "n1"))
+    first, second = (join(name, min_nodes=1, last_call=20_000) for name in ("n0", "n1"))
     first.take(), second.take()
     return first, second
 

@@ -16,7 +16,8 @@ from rallypoint.agent.launch.options import (
     read_config,
 )
 from rallypoint.elastic import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, find_coordinator
+from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.rendezvous.hosting import find_coordinator
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_who_hosts_the_coordinator(
         parameters(endpoint="head:7", max_nodes=2, backend=backend, **conf)
     )
     assert isinstance(handler, CoordinatedRendezvous)
-    hosting = handler.hosting
+    hosting = handler.meeting.hosting
 
     assert (hosting is not None) is is_hosted
     assert hosting is None or (hosting.endpoint, hosting.is_chosen) == ("head:7", is_chosen)
@@ -191,11 +192,13 @@ def test_wrong_parameters(changed: dict[str, Any], text: str) -> None:
 
 
 def test_worker_does_not_join_its_own_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for itself."""
+    """It would wait for itself, also where nodes spell the coordinator's host differently."""
     monkeypatch.setenv("RALLYPOINT_COORDINATOR", "head:50051")
     monkeypatch.setenv("RALLYPOINT_JOB_ID", "job")
 
     with pytest.raises(ValueError, match="already a worker of job job"):
         get_rendezvous_handler(parameters(endpoint="head"))
+    with pytest.raises(ValueError, match="already a worker of job job"):
+        get_rendezvous_handler(parameters(endpoint="head.example:50051", backend="c10d"))
     other = get_rendezvous_handler(parameters(endpoint="head", run_id="other"))
     assert isinstance(other, CoordinatedRendezvous)

@@ -11,6 +11,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.options import (
     ATTEMPTS,
     INTERVAL,
@@ -20,7 +21,9 @@ from rallypoint.agent.launch.options import (
     PLUGIN_OPTIONS,
     SECONDS,
 )
-from rallypoint.torch.rendezvous.conf import Conf, read_conf
+from rallypoint.agent.launch.plan import LaunchPlan
+from rallypoint.torch.rendezvous.conf import read_conf
+from rallypoint.wire.access import PLAIN
 
 PAGE = Path(__file__).parents[4] / "docs" / "torch.md"
 TIMES_MS = {INTERVAL: INTERVAL_MS} | {
@@ -33,7 +36,7 @@ DOCUMENTED = {*PLUGIN_KEYS, INTERVAL, ATTEMPTS}
 
 def read(
     endpoint: str = "c:50051", run_id: str = "j", nodes: tuple[int, int] = (1, 2), **config: Any
-) -> Conf:
+) -> LaunchPlan:
     return read_conf(RendezvousParameters("rallypoint", endpoint, run_id, *nodes, **config))
 
 
@@ -44,19 +47,20 @@ def test_defaults_are_those_of_torch() -> None:
     assert (options.join_timeout, options.last_call) == (600_000, 30_000)
     assert (options.outcome_timeout, options.coordinator_timeout) == (30_000, 60_000)
     assert (options.heartbeat_interval, options.lease) == (5_000, 15_000)
-    assert conf.endpoint == "c:50051" and conf.run_id == "j"
+    assert conf.meeting == Meeting("c:50051", None, "j")
 
 
 def test_specification() -> None:
     """The run never ends before torchrun gives up; torchrun counts the restarts."""
-    spec = read(join_timeout="20", last_call_timeout="1.5", keep_alive_max_attempt="2").settings()
-    job = spec.spec
+    plan = read(join_timeout="20", last_call_timeout="1.5", keep_alive_max_attempt="2")
+    settings = plan.settings(PLAIN)
+    job = settings.spec
     assert (job.min_nodes, job.max_nodes, job.max_restarts) == (1, 2, 0)
     assert job.join_timeout.seconds == 20
     assert (job.last_call.seconds, job.last_call.nanos) == (1, 500_000_000)
     assert (job.quarantine_after, job.crash_loop, job.max_reformations) == (0, 0, 2**31 - 1)
     assert (job.heartbeat_interval.seconds, job.lease.seconds) == (5, 10)
-    assert spec.signals == () and spec.fence_ms == 0
+    assert settings.signals == () and settings.fence_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,7 @@ def test_specification() -> None:
 )
 def test_endpoint(endpoint: str, expected: str) -> None:
     """The port is the coordinator's unless the endpoint has one."""
-    assert read(endpoint).endpoint == expected
+    assert read(endpoint).meeting.coordinator == expected
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_wrong_values(arguments: dict[str, Any], text: str) -> None:
 
 def test_job_of_one_node_needs_no_id() -> None:
     """It gets its own; two such jobs share nothing."""
-    first, second = (read(run_id="none", nodes=(1, 1)).run_id for _ in range(2))
+    first, second = (read(run_id="none", nodes=(1, 1)).meeting.job_id for _ in range(2))
     assert first != second and first.startswith("torchrun-")
 
 

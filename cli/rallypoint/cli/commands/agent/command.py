@@ -96,7 +96,7 @@ def main(prog: str, argv: Sequence[str]) -> NoReturn:
     from rallypoint.agent.helper.host import WorkerHost
 
     host = WorkerHost.launch()
-    proof = _read_access(args, resolution)
+    proof = resolution.prove(lambda: access.read_access(args, os.environ), os.environ)
     keeper = _begin_hosting(prog, resolution, proof)
     consoles = _open_log(args)
     from rallypoint.wire.loading import load_grpc
@@ -122,20 +122,6 @@ def _open_log(args: Values) -> Consoles:
 def _refuse(prog: str, why: str) -> None:
     if why:
         fail(prog, why)
-
-
-def _read_access(args: Values, resolution: Resolution) -> Access:
-    """Return how the agent proves who it is; a built-in coordinator asks for nothing."""
-    from rallypoint.wire.access import PLAIN
-    from rallypoint.wire.job_secret import with_job_secret
-    from rallypoint.wire.local_token import with_local_token
-
-    if resolution.coordinator is None:
-        return PLAIN
-    proof = access.read_access(args, os.environ)
-    if resolution.hosting is not None:
-        return with_job_secret(proof, os.environ)
-    return with_local_token(proof, resolution.coordinator)
 
 
 def _begin_hosting(prog: str, resolution: Resolution, proof: Access) -> Keeper | None:

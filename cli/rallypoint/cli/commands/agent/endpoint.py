@@ -8,12 +8,11 @@ there; here the port belongs to the coordinator.
 from __future__ import annotations
 
 from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.agent.launch.meeting import C10D_PORT, host_at
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 
-C10D_PORT = 29_400
-"""torchrun's default for the port of --rdzv-endpoint."""
 STATIC_PORT = 29_500
 """torchrun's default for --master-port."""
 _STATIC_FLAGS = ("master_addr", "master_port", "node_rank")
@@ -63,13 +62,4 @@ def _hosting(
     endpoint = parse_endpoint(text, default_port)
     if endpoint is None:
         raise NoEndpoint(f"{args.source(dest)}: {text!r} is not HOST:PORT of a coordinator")
-    is_host = read_options(args).is_host
-    return Hosting(
-        endpoint=endpoint,
-        is_chosen=chosen if is_host is None else is_host,
-        unused_ms=args.join_timeout,
-        # A new coordinator usually waits for agents that hold a round of an earlier one. Here they
-        # belong to the same job: one that comes late is stopped, and takes part in the next round.
-        # Only fences rely on that wait.
-        window_ms=None if args.fence_after else 0,
-    )
+    return host_at(endpoint, read_options(args), chosen=chosen)

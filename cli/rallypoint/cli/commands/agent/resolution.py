@@ -9,43 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
+from rallypoint.agent.launch.meeting import C10D_PORT, OPERATORS_VARIABLE, Meeting
 from rallypoint.agent.launch.notes import Note
 from rallypoint.agent.launch.options import COMMAND_KEYS, list_key_notes
 from rallypoint.base.addresses import (
     first_host,
-    have_common_endpoint,
     is_loopback,
     parse_endpoint,
 )
 from rallypoint.base.values import BadValue
-from rallypoint.cli.commands.agent.endpoint import C10D_PORT, STATIC_PORT, NoEndpoint, find_hosting
+from rallypoint.cli.commands.agent.endpoint import STATIC_PORT, NoEndpoint, find_hosting
 from rallypoint.cli.flags.agent.rendezvous import OWN_BACKEND
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.values import endpoints
 from rallypoint.wire.coordinators import describe_start
-
-OPERATORS_VARIABLE = "RALLYPOINT_COORDINATOR"
-"""It names the coordinator that the operator's commands ask, and that of a worker. No agent reads
-it: what an operator looks at must not change where a job runs, nor a worker join its own agent's
-coordinator because it starts an agent."""
 
 
 class Unresolvable(Exception):
     """The flags name no coordinator or no job; with a text for the user."""
 
 
-class Resolution(Struct, frozen=True):
+class Resolution(Meeting, frozen=True):
     """The meaning of the flags."""
 
-    coordinator: str | None
-    """host:port, or those of several with commas in between; None: one built into this agent."""
-    hosting: Hosting | None
-    """The same place, if a node of the job hosts the coordinator; None: it was started before."""
-    job_id: str
-    """1 to 255 bytes."""
     address: str | None
     """Address of this node for workers elsewhere; None: look it up."""
     master_port: int
@@ -70,16 +57,16 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     notes: list[Note] = []
     coordinator, hosting = _find_coordinator(args, environment, notes)
     job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
-    _refuse_own_job(coordinator, hosting, job_id, environment)
+    meeting = Meeting(coordinator, hosting, job_id)
+    if own := meeting.find_own_job(environment):
+        raise Unresolvable(f"{own}: use another --job-id")
     address = args.local_addr or _find_address(args, coordinator, notes)
     _note_backend(args, coordinator, notes)
     notes += list_key_notes(args.rdzv_conf, COMMAND_KEYS)
     if "monitor_interval" in args.given:
         why = "nothing is polled: exits are noticed at once"
         notes.append(Note("monitor_interval_ignored", {"why": why}))
-    port = args.master_port if may_be_master(args) else 0
-    if hosting is not None and port == hosting.port:
-        port = 0  # the coordinator listens there
+    port = meeting.find_master_port(args.master_port, args.node_rank, is_alone=is_alone(args))
     return Resolution(coordinator, hosting, job_id, address, port, tuple(notes))
 
 
@@ -99,11 +86,6 @@ def find_launch_id(environment: Mapping[str, str], pid: int) -> str:
 def is_alone(args: Values) -> bool:
     """Return whether the job has a single node."""
     return bool(args.standalone or args.nnodes[1] == 1)
-
-
-def may_be_master(args: Values) -> bool:
-    """Return whether this node may be the one that --master-port is for."""
-    return is_alone(args) or args.node_rank in (None, 0)
 
 
 def _find_coordinator(
@@ -205,24 +187,6 @@ def _find_job_id(
         master = host if is_loopback(_bare(args.master_addr)) else args.master_addr
         return f"{master}:{args.master_port or STATIC_PORT}"
     raise Unresolvable("a job of several nodes needs a name: give every node the same --job-id")
-
-
-def _refuse_own_job(
-    coordinator: str | None,
-    hosting: Hosting | None,
-    job_id: str,
-    environment: Mapping[str, str],
-) -> None:
-    """Reject a worker that would join its own job: agent and worker would wait for each other."""
-    if coordinator is None or environment.get("RALLYPOINT_JOB_ID") != job_id:
-        return
-    around = environment.get(OPERATORS_VARIABLE, "")
-    # Nodes may spell the host of an endpoint differently.
-    is_same = hosting is not None and around.endswith(f":{hosting.port}")
-    if is_same or have_common_endpoint(coordinator, around):
-        raise Unresolvable(
-            f"this process is already a worker of job {job_id}: use another --job-id"
-        )
 
 
 def _find_address(args: Values, coordinator: str | None, notes: list[Note]) -> str | None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import time
 from typing import NoReturn
 
@@ -14,17 +13,14 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.containment import describe_error
 from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
 from rallypoint.agent.helper.host import WorkerHost
-from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.launch.notes import log_notes
+from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.life import live
 from rallypoint.agent.machine.address import is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
 from rallypoint.agent.machine.ports import PortReserver
-from rallypoint.agent.session.program import describe_program, find_user
-from rallypoint.agent.settings import Settings
-from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
-from rallypoint.agent.workers.environ import Launch, find_python, shown_command
+from rallypoint.agent.workers.environ import Launch
 from rallypoint.agent.workers.placement import Placement
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
@@ -92,7 +88,8 @@ async def _live(
 ) -> int:
     ports = _ports(args, resolution.master_port)
     async with reaching_coordinator(resolution.coordinator, proof) as (target, proof, failed):
-        settings = _settings(args, resolution, target, placement, proof, keeper, for_workers)
+        plan = _plan(args, resolution, placement, for_workers)
+        settings = plan.settings(proof, target=target, keeper=keeper)
         reports = new_reports(args, settings, consoles.err)
         listener = new_listener(settings, reports)
         agent = Agent(settings, listener, ports, _now_ms())
@@ -136,62 +133,36 @@ def _log_launch(args: Values, count: WorkerCount) -> None:
         log.warning("filter_ignored", flag=flag, why="it selects lines of tee'd streams (--tee)")
 
 
-def _settings(
+def _plan(
     args: Values,
     resolution: Resolution,
-    target: str,
     placement: Placement,
-    proof: Access,
-    keeper: Keeper | None,
     for_workers: dict[str, str],
-) -> Settings:
-    incarnation = os.urandom(16).hex()
-    address = resolution.address or ""
+) -> LaunchPlan:
+    address = resolution.address
     if address and not is_of_this_host(address):
         log.warning("foreign_address_used", address=address, why="not found on this host")
-    options, (low, high) = read_options(args), args.nnodes
-    launch = _launch(args, placement)
-    return Settings(
-        coordinator=target,
-        access=proof,
-        is_standalone=resolution.coordinator is None,
-        job_id=resolution.job_id,
-        spec=options.spec(min_nodes=low, max_nodes=high),
+    low, high = args.nnodes
+    return LaunchPlan(
+        meeting=resolution,
+        options=read_options(args),
+        min_nodes=low,
+        max_nodes=high,
         workers=placement.count.number,
         role=args.role,
-        node_name=options.node_name or socket.gethostname(),
-        node_name_explicit=options.node_name is not None,
-        node_rank=options.rank,
         address=address,
-        host_name=socket.gethostname(),
+        master_port=resolution.master_port,
         labels=dict(args.label),
         launch_id=args.launch_id or find_launch_id(os.environ, os.getpid()),
-        launch=launch,
-        program=describe_program(
-            args.script,
-            args.args,
-            is_module=args.module,
-            user=find_user(os.environ, os.getuid()),
-            may_differ=args.allow_different_programs,
-            worker_command=shown_command(launch, python=find_python(for_workers)),
-        ),
+        launch=_launch(args, placement),
+        may_differ=args.allow_different_programs,
         output=output.parse_spec(args),
         logs_plugin=output.parse_plugin(args, placement.count.number),
-        shutdown_timeout_ms=options.shutdown_timeout,
         drain_ms=args.drain_timeout,
         drain_signal=args.drain_signal,
-        coordinator_timeout_ms=options.coordinator_timeout_ms,
-        outcome_timeout_ms=options.outcome_timeout,
-        fence_ms=options.fence_after,
         signals=args.signals_to_handle,
-        incarnation=incarnation,
-        environment={
-            **for_workers,
-            AGENT_MARK_ENV: compute_mark(incarnation),
-            SIGNALS_ENV: ",".join(one.name for one in args.signals_to_handle),
-        },
-        preload=options.preloaded(),
-        keeper=keeper,
+        signal_names=",".join(one.name for one in args.signals_to_handle),
+        environment=for_workers,
     )
 
 
