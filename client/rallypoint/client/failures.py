@@ -101,13 +101,10 @@ def _convert(failure: Failure) -> errors.RallypointError:
     detail, text = failure.details.own, failure.text
     if failure.is_final:
         return errors.HandshakeFailed(text)
-    if detail is not None:
-        convert = _BY_DETAIL.get(type(detail))
-        if convert is not None:
-            return convert(failure, detail)
-        if type(detail) in _COPIED:
-            copy, names = _COPIED[type(detail)]
-            return copy(text, **{name: getattr(detail, name) for name in names})
+    if detail is not None and type(detail) in _BY_DETAIL:
+        kind, names = _BY_DETAIL[type(detail)]
+        facts = {name: getattr(detail, name) for name in names}
+        return _with_facts(kind, facts, failure, detail)
     if failure.code is grpc.StatusCode.INVALID_ARGUMENT:
         return errors.InvalidRequest(text, field=failure.details.field)
     if failure.details.reason == "PARTICIPANT_ARRIVED":
@@ -116,17 +113,22 @@ def _convert(failure: Failure) -> errors.RallypointError:
     return kind(text, status=failure.code.name)
 
 
-def _broken(failure: Failure, detail: details_pb2.BarrierBroken) -> errors.RallypointError:
-    return errors.BarrierBroken(
-        failure.text,
-        name=detail.name,
-        generation=detail.generation,
-        reason=_to_reason(detail.reason),
-        missing=to_participants(detail.missing),
-        missing_count=detail.missing_count,
-        lost=to_participants(detail.lost),
-        status=failure.code.name,
-    )
+def _with_facts(
+    kind: type[errors.RallypointError], facts: dict[str, Any], failure: Failure, detail: Any
+) -> errors.RallypointError:
+    """Return an error with the fields of a detail, those in other types that the error has."""
+    match detail:
+        case details_pb2.BarrierBroken():
+            facts["reason"] = _to_reason(detail.reason)
+            facts["status"] = failure.code.name
+            facts |= {name: to_participants(facts[name]) for name in ("missing", "lost")}
+        case details_pb2.KeysMissing():
+            facts["keys"] = tuple(detail.keys)
+        case details_pb2.LimitReached():
+            facts["retry_after_s"] = failure.retry_s
+        case details_pb2.StaleSender():
+            kind = _STALE.get(detail.kind, kind)
+    return kind(failure.text, **facts)
 
 
 def _to_reason(number: int) -> BreakReason:
@@ -141,45 +143,26 @@ def to_participants(message: barrier_pb2.Participants) -> Participants:
     return Participants(tuple(message.ranks), tuple(message.nodes), tuple(message.names))
 
 
-def _stale(failure: Failure, detail: details_pb2.StaleSender) -> errors.RallypointError:
-    kinds = {
-        details_pb2.STALE_KIND_ROUND: errors.StaleRound,
-        details_pb2.STALE_KIND_RUN: errors.StaleRun,
-    }
-    kind = kinds.get(detail.kind, errors.Stale)
-    return kind(failure.text, expected=detail.expected, actual=detail.actual)
-
-
-def _missing(failure: Failure, detail: details_pb2.KeysMissing) -> errors.RallypointError:
-    keys = tuple(detail.keys)
-    return errors.KeysMissing(failure.text, keys=keys, missing_count=detail.missing_count)
-
-
-def _limit(failure: Failure, detail: details_pb2.LimitReached) -> errors.RallypointError:
-    return errors.LimitReached(
-        failure.text,
-        limit=detail.limit,
-        value=detail.value,
-        retry_after_s=failure.retry_s,
-        kind=detail.kind,
-    )
-
-
-_BY_DETAIL: dict[type[Message], Callable[[Failure, Any], errors.RallypointError]] = {
-    details_pb2.BarrierBroken: _broken,
-    details_pb2.KeysMissing: _missing,
-    details_pb2.LimitReached: _limit,
-    details_pb2.StaleSender: _stale,
-}
-_COPIED: dict[type[Message], tuple[Callable[..., errors.RallypointError], tuple[str, ...]]] = {
+_BY_DETAIL: dict[type[Message], tuple[type[errors.RallypointError], tuple[str, ...]]] = {
+    details_pb2.BarrierBroken: (
+        errors.BarrierBroken,
+        ("name", "generation", "reason", "missing", "missing_count", "lost"),
+    ),
     details_pb2.BarrierMismatch: (errors.BarrierMismatch, ("name", "expected", "actual")),
     details_pb2.EventsCompacted: (errors.EventsCompacted, ("oldest_sequence", "epoch")),
     details_pb2.KeysCompacted: (errors.KeysCompacted, ("oldest_revision", "epoch")),
+    details_pb2.KeysMissing: (errors.KeysMissing, ("keys", "missing_count")),
+    details_pb2.LimitReached: (errors.LimitReached, ("limit", "value", "kind")),
     details_pb2.RevisionCompacted: (errors.RevisionCompacted, ("oldest_revision", "epoch")),
+    details_pb2.StaleSender: (errors.Stale, ("expected", "actual")),
     details_pb2.UnknownJob: (errors.UnknownJob, ("job_id",)),
     details_pb2.UnknownNode: (errors.UnknownNode, ("job_id", "node_name")),
 }
-"""Those whose fields an error has under the same names."""
+"""The error for each detail, and the fields of both."""
+_STALE = {
+    details_pb2.STALE_KIND_ROUND: errors.StaleRound,
+    details_pb2.STALE_KIND_RUN: errors.StaleRun,
+}
 _BY_CODE: dict[grpc.StatusCode, type[errors.RallypointError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,

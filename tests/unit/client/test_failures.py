@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import grpc
@@ -119,7 +120,17 @@ def test_refusal_of_the_coordinator_has_its_class(
     assert CODES[status.code].name == error.status
     shown = {name: getattr(error, name) for name in facts if name in vars(error)}
     assert shown in (facts, {})
-    assert bool(shown) is (wanted.__init__ is not errors.RallypointError.__init__)
+    declared = {name for one in wanted.__mro__ for name in vars(one).get("__annotations__", ())}
+    assert bool(shown) is bool(declared & facts.keys())
+
+
+def test_errors_cross_processes() -> None:
+    """A copy has the text, the status and all facts."""
+    error = errors.LimitReached("text", status="ABORTED", limit="nodes per job", value=3)
+    error.refusal = "LIMIT_REACHED"
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 def test_errors_of_keys() -> None:
