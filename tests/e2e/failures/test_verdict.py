@@ -40,33 +40,6 @@ def test_every_agent_prints_what_failed_first(world: World) -> None:
     assert job.verdict.text.endswith(": loss is nan; no restarts are left")
 
 
-def test_error_file_outranks_standard_error(world: World) -> None:
-    """The error in $TORCHELASTIC_ERROR_FILE is the reported reason."""
-    agent = world.agent("a")
-    (worker,) = world.mailbox.workers(1)
-    worker.tell("say", "noise")
-    worker.tell("record", "out of apples")
-    worker.tell("exit", "1")
-
-    assert agent.wait() == 1
-    assert "  traceback : out of apples" in agent.said()
-    exit = world.jobs.get(world.job_id).verdict.culprit.exit
-    assert (exit.error.message, exit.stderr_tail) == ("out of apples", "noise\n")
-
-
-def test_uncaught_exception_is_in_the_verdict(world: World) -> None:
-    """Without an error file, the traceback on standard error is used."""
-    agent = world.agent("a")
-    (worker,) = world.mailbox.workers(1)
-    worker.tell("raise", "no more apples")
-
-    assert agent.wait() == 1
-    verdict = world.jobs.get(world.job_id).verdict
-    assert verdict.culprit.exit.stderr_tail.startswith("Traceback (most recent call last):\n")
-    assert verdict.culprit.exit.stderr_tail.endswith("\nRuntimeError: no more apples\n")
-    assert "RuntimeError: no more apples" in verdict.text
-
-
 def test_record_of_torch_reaches_the_verdict(world: World) -> None:
     """An exception inside torch's @record is reported with message and traceback."""
     agent = world.agent("a", script=[str(WORKERS / "recorded.py")])
@@ -77,25 +50,6 @@ def test_record_of_torch_reaches_the_verdict(world: World) -> None:
     assert 'raise ValueError("the recorded reason")' in exit.error.traceback
     assert exit.error.HasField("age_at_exit")
     assert "ValueError: the recorded reason" in agent.stderr()
-
-
-def test_collateral_failures_are_named_but_not_blamed(world: World) -> None:
-    """Workers that fail after the first are consequences: one verdict, one restart."""
-    agent = world.agent("a", "--max-restarts=1", nproc=3)
-    first = world.mailbox.workers(3)
-    for worker in first[1:]:
-        worker.tell("TERM", "mute")
-        world.mailbox.wait("ready", pid=worker.pid)
-    first[0].tell("exit", "4")
-    second = world.mailbox.workers(3, round=2)
-
-    assert [worker.restart_count for worker in second] == [1, 1, 1]
-    verdict = world.jobs.get(world.job_id).verdict
-    assert (verdict.culprit.rank, verdict.culprit.exit.exit_code) == (0, 4)
-    assert verdict.consequence == verdict_pb2.VERDICT_CONSEQUENCE_RESTARTED
-    for worker in second:
-        worker.tell("exit", "0")
-    assert agent.wait() == 0
 
 
 def test_worker_that_records_its_error_and_hangs_is_the_root_cause(world: World) -> None:

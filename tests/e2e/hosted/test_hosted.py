@@ -244,19 +244,6 @@ def test_end_of_the_helper_does_not_end_the_coordinator(world: World) -> None:
     finish(world, agents, round=2)
 
 
-def test_nodes_may_spell_the_endpoint_differently(world: World) -> None:
-    """They meet in one job all the same, without an id."""
-    here = world.target
-    first = start(world, "a")
-    world.target = here.replace("127.0.0.1", "localhost")
-    second = start(world, "b")
-    workers = world.mailbox.workers(2)
-
-    assert {worker.env["RALLYPOINT_JOB_ID"] for worker in workers} == {job_name(world)}
-    assert {worker.env["RALLYPOINT_COORDINATOR"] for worker in workers} == {here, world.target}
-    finish(world, [first, second])
-
-
 def test_coordinator_that_runs_is_used(world: World) -> None:
     """The endpoint is then another name for it, and it stays when the job is over."""
     coordinator = world.coordinator(int(world.target.rpartition(":")[2]), "--startup-window=0")

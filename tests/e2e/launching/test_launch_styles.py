@@ -119,7 +119,7 @@ def test_run_path(world: World) -> None:
     assert "runpy" not in said and "run_path.py" not in said
 
 
-@pytest.mark.parametrize(("method", "lines"), [("spawn", 0), ("fork", 1), ("forkserver", 1)])
+@pytest.mark.parametrize(("method", "lines"), [("spawn", 0), ("fork", 1)])
 def test_start_method(world: World, method: str, lines: int) -> None:
     """--start-method has no effect on a command line; the log says so if it is set."""
     agent = world.agent("a", f"--start-method={method}")
@@ -189,13 +189,8 @@ def test_numa_binding(world: World, mode: str) -> None:
         ("--nproc-per-node=gpu", {}, "--nproc-per-node=gpu: CUDA is not available: give a number"),
         ("--nproc-per-node=xpu", {}, "--nproc-per-node=xpu: XPU is not available: give a number"),
         ("--nproc-per-node=tpus", {}, "give a number, auto, cpu, gpu, xpu or tpu"),
-        ("--nproc-per-node=2.5", {}, "--nproc-per-node: '2.5' is not a whole number"),
         ("", {"PYTHON_EXEC": "/no/python"}, "PYTHON_EXEC=/no/python: no such program"),
         ("--numa-binding=node", {}, "--numa-binding: worker 0 has no GPU: torch sees 0"),
-        ("--numa-binding=all", {}, "'all' is not one of node, socket"),
-        ("--start-method=thread", {}, "'thread' is not one of spawn, fork"),
-        ("--run-path -m", {}, "--module and --run-path exclude each other"),
-        ("--run-path --no-python", {}, "--no-python and --run-path exclude each other"),
         (
             "--virtual-local-rank --nproc-per-node=3",
             {"CUDA_VISIBLE_DEVICES": "4,5"},

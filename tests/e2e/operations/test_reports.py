@@ -128,7 +128,7 @@ def test_scheduler_is_told_why_an_agent_ends(world: World) -> None:
     assert read(mine)["message"]["errorCode"] == 143
 
 
-@pytest.mark.parametrize("code", ["0", "2", "75", "93", "143", "255"])
+@pytest.mark.parametrize("code", ["0", "75", "93"])
 def test_exit_codes_of_workers_are_not_the_agents(world: World, code: str) -> None:
     """A failed job exits with 1, whatever the code of its worker."""
     agent = world.agent("a")

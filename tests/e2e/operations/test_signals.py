@@ -66,14 +66,13 @@ def test_signal_to_an_agent_is_the_workers_signal(world: World, signum: signal.S
     assert world.left() == []
 
 
-@pytest.mark.parametrize("signum", SIGNALS)
-def test_signal_to_an_agent_that_waits(world: World, signum: signal.Signals) -> None:
+def test_signal_to_an_agent_that_waits(world: World) -> None:
     """An agent without workers ends at once, too."""
     agent = world.agent("a", nnodes="2")
     agent.wait_event("coordinator_reached")
-    agent.signal(signum)
+    agent.signal(signal.SIGTERM)
 
-    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signum
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGTERM
     assert world.left() == []
 
 
@@ -159,14 +158,13 @@ def test_signal_ends_the_wait_for_a_console(world: World) -> None:
     assert took_s < REPORT_LIMIT_S * 0.9
 
 
-@pytest.mark.parametrize("signum", SIGNALS)
-def test_signal_to_an_agent_without_a_coordinator(world: World, signum: signal.Signals) -> None:
+def test_signal_to_an_agent_without_a_coordinator(world: World) -> None:
     """An agent that still tries to reach its coordinator ends at once, too."""
     agent = world.agent("a", "--coordinator=127.0.0.1:1")
     agent.wait_event("coordinator_not_reached")
-    agent.signal(signum)
+    agent.signal(signal.SIGTERM)
 
-    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signum
+    assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGTERM
     assert world.left() == []
 
 

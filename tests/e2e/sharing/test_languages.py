@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,11 +21,22 @@ from support.core.key_calls import change
 from support.docs.shell import Shell
 from support.languages.examples import Example, prepare_go, prepare_nodejs
 from support.machines.proxy import Proxy
-from support.processes.barriers import await_arrival
 from support.processes.commands import SCRIPTS, Command
 from support.processes.feed import LIMIT_S
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, WORKERS, World
+
+
+def await_arrival(world: World, rank: int, name: str) -> None:
+    """Wait until a rank has arrived at a barrier of the test's job. No call waits for that."""
+    stub = barrier_grpc.BarrierServiceStub(world.jobs.channel)
+    request = barrier_pb2.ListBarriersRequest(job_id=world.job_id)
+    end_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < end_s:
+        barriers = stub.ListBarriers(request, timeout=LIMIT_S).barriers
+        if any(one.name == name and rank in one.arrived.ranks for one in barriers):
+            return
+    raise AssertionError(f"rank {rank} has not arrived at {name}")
 
 
 class LostReplies(grpc.GenericRpcHandler):

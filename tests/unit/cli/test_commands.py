@@ -20,6 +20,7 @@ from rallypoint.base.log import format_value
 from rallypoint.cli import main
 from rallypoint.cli.commands import overview
 from rallypoint.cli.commands.coordinator import build_parser, prepare
+from rallypoint.cli.commands.protection import read_protection
 from rallypoint.cli.logs import TextRenderer, configure_logs
 from rallypoint.cli.operator.table import COMMANDS as operator_commands
 from rallypoint.cli.report.reports import Reports
@@ -330,6 +331,11 @@ NOWHERE = "etcd://127.0.0.1:1/p"
         ),
         (("--until-idle=soon", "--port=0"), "'soon' is not a number of seconds"),
         (("--shards=4", "--port=0"), "--shards is only for --state etcd://"),
+        (("--tls-cert=c", "--port=0"), "--tls-cert needs --tls-key"),
+        (("--tls-key=k", "--port=0"), "--tls-key needs --tls-cert"),
+        (("--tls-client-ca=a", "--port=0"), "--tls-client-ca needs --tls-cert"),
+        (("--tls-cert=c", "--tls-key=k", "--tls-ca=a", "--port=0"), "--tls-ca is only for"),
+        (("--require-auth", "--port=0"), "--require-auth: anyone could call"),
     ],
 )
 def test_flags_that_do_not_fit(
@@ -337,7 +343,8 @@ def test_flags_that_do_not_fit(
 ) -> None:
     """Each is a mistake on the command line: one line, and 2."""
     with pytest.raises(SystemExit) as ended:
-        prepare(build_parser().read(flags, {}))
+        args = build_parser().read(flags, {})
+        prepare(args, read_protection(args, {}))
     lines = capsys.readouterr().err.splitlines()
 
     assert (2, 1) == (ended.value.code, len(lines))
