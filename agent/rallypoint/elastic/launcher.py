@@ -165,21 +165,7 @@ class elastic_launch:  # torch's name
         self._entrypoint = entrypoint
 
     def __call__(self, *args: Any) -> dict[int, Any]:
-        """Launch the workers, and wait until the job has ended.
-
-        Args:
-            args: arguments of the entry point.
-
-        Returns:
-            What the workers of this node returned, by global rank; None for a program. Empty if the
-            job did without this node: it was a spare until the end, or was drained.
-
-        Raises:
-            ChildFailedError: a worker has failed, and no restart is left.
-            SignalException: a signal has ended the launch, and the workers before.
-            RendezvousError: this node could not take part to the end.
-            ValueError: the configuration is wrong.
-        """
+        """Launch the workers with these arguments: see `launch_agent`."""
         return launch_agent(self._config, self._entrypoint, list(args))
 
 
@@ -198,7 +184,8 @@ def launch_agent(
         health_check_server: ignored, as in torch's public releases.
 
     Returns:
-        What the workers of this node returned, by global rank; None for a program.
+        What the workers of this node returned, by global rank; None for a program. Empty if the job
+        did without this node: it was a spare until the end, or was drained.
 
     Raises:
         ChildFailedError: a worker has failed, and no restart is left.

@@ -23,18 +23,7 @@ class ElasticAgent(abc.ABC):
 
     @abc.abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Take part in the job until it ends.
-
-        Args:
-            role: ignored, as by torch: an agent has one role, that of its specification.
-
-        Returns:
-            What became of the workers of this node, by global rank.
-
-        Raises:
-            RendezvousError: the node could not take part to the end.
-            SignalException: a signal has ended the agent.
-        """
+        """Take part in the job until it ends; see `SimpleElasticAgent.run`."""
 
     @abc.abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:

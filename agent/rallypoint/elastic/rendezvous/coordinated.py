@@ -65,13 +65,6 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Wait until a round begins that includes this node, and return its place.
 
         Whatever ran here for the round before counts as stopped.
-
-        Raises:
-            RendezvousClosedError: the job has ended.
-            RendezvousGracefulExitError: it has ended while this node was a spare.
-            RendezvousTimeoutError: too few nodes have joined in time.
-            RendezvousConnectionError: the coordinator cannot be reached.
-            RendezvousStateError: the coordinator refuses this node.
         """
         from rallypoint.elastic.rendezvous.round_store import RoundStore
 
