@@ -24,7 +24,7 @@ from rallypoint.elastic.rendezvous.api import (
     RendezvousParameters,
     get_rendezvous_handler,
 )
-from rallypoint.elastic.rendezvous.hosting import find_job_id
+from rallypoint.elastic.rendezvous.coordinated import find_job_id
 from rallypoint.elastic.values import NumaOptions, WorkerSpec, check_start_method
 
 logger: logging.Logger = logging.getLogger("rallypoint.elastic")

@@ -80,8 +80,8 @@ handler.next_rendezvous()
 """
 CLOSING = """
 from rallypoint.elastic import RendezvousError, RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous import closing
-closing.CLOSE_S_MAX = 0.1
+from rallypoint.elastic.rendezvous import coordinated
+coordinated.CLOSE_S_MAX = 0.1
 try:
     parameters = RendezvousParameters("rallypoint", "127.0.0.1:1", "j", 1, 1)
     get_rendezvous_handler(parameters).set_closed()

@@ -19,6 +19,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from rallypoint.elastic.agents.elastic_agent import DEFAULT_ROLE, RecordingAgent
 from rallypoint.elastic.agents.signals import DEFAULT, SignalGate, parse_signals
 from rallypoint.elastic.errors import SignalException
@@ -163,11 +165,7 @@ class SimpleElasticAgent(RecordingAgent):
         return ForeignSeat(self._plan(handler))
 
     def _plan(self, handler: CoordinatedRendezvous) -> LaunchPlan:
-        from msgspec.structs import replace
-
-        from rallypoint.elastic.rendezvous.planning import plan_node
-
-        plan = plan_node(handler, self._worker_group.spec)
+        plan = handler.plan(self._worker_group.spec)
         options = replace(
             plan.options,
             shutdown_timeout=int(self._shutdown_timeout * 1000),

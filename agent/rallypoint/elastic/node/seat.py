@@ -21,7 +21,7 @@ from rallypoint.elastic.rendezvous.api import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rallypoint.elastic.rendezvous.planning import check_preload
+from rallypoint.elastic.rendezvous.coordinated import check_preload
 from rallypoint.v1 import job_pb2
 
 PID_MAX = 1 << 22

@@ -1,11 +1,18 @@
-"""The handler of this package: a description of a job, and the seat of this node in it."""
+"""The handler of this package: a description of a job, and the seat of this node in it.
+
+It says where the nodes meet, by torch's names for that, and what this node brings into the job.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rallypoint.agent.embedded.python_log import use_python_log
+from rallypoint.agent.hosting.decision import find_shared_job_id
+from rallypoint.agent.launch.meeting import C10D_PORT, Meeting, host_at
 from rallypoint.agent.launch.notes import log_notes
 from rallypoint.agent.launch.options import (
     PYTHON_KEYS,
@@ -13,18 +20,28 @@ from rallypoint.agent.launch.options import (
     list_key_notes,
     read_config,
 )
+from rallypoint.base.addresses import parse_endpoint, parse_endpoints
 from rallypoint.base.values import BadValue
+from rallypoint.client.errors import RallypointError, UnknownJob
 from rallypoint.elastic.rendezvous.api import (
+    RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
 )
-from rallypoint.elastic.rendezvous.hosting import find_meeting
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
+    from rallypoint.agent.launch.plan import LaunchPlan
+    from rallypoint.agent.workers.environ import Launch
     from rallypoint.elastic.node.seat import ForeignSeat, Seat
+    from rallypoint.elastic.values import WorkerSpec
+
+BACKENDS = ("c10d", "static")
+"""Those that need nothing to be started before. The others have a server outside of the job."""
+CLOSE_S_MAX = 30.0
+"""torch's close_timeout."""
 
 
 class CoordinatedRendezvous(RendezvousHandler):
@@ -83,11 +100,42 @@ class CoordinatedRendezvous(RendezvousHandler):
     def _take_own_seat(self) -> ForeignSeat:
         load_grpc()
         from rallypoint.elastic.node.seat import ForeignSeat
-        from rallypoint.elastic.rendezvous.planning import plan_node
 
-        seat = ForeignSeat(plan_node(self))
+        seat = ForeignSeat(self.plan())
         seat.start()
         return seat
+
+    def plan(self, spec: WorkerSpec | None = None) -> LaunchPlan:
+        """Return what this node brings into the job, without what a launch of local workers needs.
+
+        Args:
+            spec: the workers; None: the program itself is the only one.
+        """
+        from rallypoint.agent.launch.plan import LaunchPlan
+
+        params, options, meeting = self.params, self.options, self.meeting
+        plan = LaunchPlan(
+            meeting=meeting,
+            options=options,
+            min_nodes=params.min_nodes,
+            max_nodes=params.max_nodes,
+            address=params.local_addr,
+            environment=dict(os.environ),
+        )
+        if spec is None:
+            return plan
+        is_alone = params.max_nodes == 1
+        return replace(
+            plan,
+            options=replace(options, max_restarts=spec.max_restarts),
+            workers=spec.local_world_size,
+            role=spec.role,
+            address=spec.local_addr or params.local_addr,
+            master_port=meeting.find_master_port(
+                spec.master_port or 0, options.rank, is_alone=is_alone
+            ),
+            title=spec.get_entrypoint_name(),
+        )
 
     def is_closed(self) -> bool:
         """Return whether this node knows that no further round begins here."""
@@ -99,12 +147,22 @@ class CoordinatedRendezvous(RendezvousHandler):
         Raises:
             RendezvousConnectionError: the coordinator cannot be reached.
         """
-        from rallypoint.elastic.rendezvous.closing import cancel_job
-
-        seat = self._seat
+        seat, job_id = self._seat, self.params.run_id
         target = self.meeting.coordinator if seat is None else seat.node.coordinator
-        if target is not None:
-            cancel_job(target, self.params.run_id, None if seat is None else seat.node.access)
+        if target is None:
+            return
+        load_grpc()  # before the client imports it: this program may launch by fork
+        from rallypoint.client import Client
+
+        access = None if seat is None else seat.node.access
+        with Client(target, limit_s=CLOSE_S_MAX, access=access) as client:
+            try:
+                client.cancel_job(job_id, reason="the rendezvous was closed")
+            except UnknownJob:
+                pass
+            except RallypointError as error:
+                text = f"cannot close job {job_id}: {error}"
+                raise RendezvousConnectionError(text) from error
 
     def num_nodes_waiting(self) -> int:
         """Return 1 while the round of this node has to end, so that another one begins; else 0."""
@@ -131,3 +189,82 @@ def _read_options(params: RendezvousParameters) -> JobOptions:
         raise ValueError(f"rendezvous option {bad}") from None
     log_notes(list_key_notes(params.config, PYTHON_KEYS))
     return options
+
+
+def find_meeting(params: RendezvousParameters, options: JobOptions) -> Meeting:
+    """Return the coordinator and the job that parameters mean.
+
+    Raises:
+        ValueError: several nodes have no coordinator, the job has no name, or this process is one
+            of its workers.
+    """
+    coordinator = find_coordinator(params)
+    if not params.run_id:
+        raise ValueError("a job needs a name: give every node the same run_id")
+    endpoint, rank = _find_hosted(coordinator, params.backend), options.rank
+    chosen = rank == 0 if params.backend == "static" and rank is not None else None
+    hosting = None if endpoint is None else host_at(endpoint, options, chosen=chosen)
+    meeting = Meeting(coordinator, hosting, params.run_id)
+    if own := meeting.find_own_job(os.environ):
+        raise ValueError(f"{own}: use another run_id")
+    return meeting
+
+
+def find_job_id(params: RendezvousParameters) -> str | None:
+    """Return the name of a job that was given none, the same on all its nodes; None: there is none.
+
+    Raises:
+        ValueError: it has no coordinator.
+    """
+    hosted = _find_hosted(find_coordinator(params), params.backend)
+    port = None if hosted is None else int(hosted.rpartition(":")[2])
+    return find_shared_job_id(port, os.environ)
+
+
+def _find_hosted(coordinator: str | None, backend: str) -> str | None:
+    if coordinator is None or "," in coordinator or backend not in BACKENDS:
+        return None
+    return coordinator
+
+
+def find_coordinator(params: RendezvousParameters) -> str | None:
+    """Return host:port of the coordinators that an endpoint means; None: a built-in one.
+
+    Raises:
+        ValueError: several nodes have no coordinator, or the endpoint is none.
+    """
+    endpoint, is_alone = params.endpoint.strip(), params.max_nodes == 1
+    # torch's back end "static" has rank 0's store at its endpoint, and port 0 means any free port.
+    if is_alone and (not endpoint or endpoint.endswith(":0") or params.backend == "static"):
+        return None
+    if not endpoint:
+        raise ValueError(
+            "a job of several nodes needs a coordinator: set rdzv_endpoint to its host"
+        )
+    if params.backend == "c10d" and "," not in endpoint:
+        endpoint = parse_endpoint(endpoint, C10D_PORT) or endpoint
+    try:
+        return parse_endpoints(endpoint)
+    except ValueError as error:
+        raise ValueError(f"rdzv_endpoint {error} of a coordinator") from None
+
+
+def check_preload(options: JobOptions, launch: Launch | None) -> None:
+    """Refuse to preload for workers that no process can fork.
+
+    Args:
+        options: of the job.
+        launch: how each worker starts; None: the program starts them itself.
+
+    Raises:
+        ValueError: with what to do.
+    """
+    if options.preloaded() is None:
+        return
+    function = None if launch is None else launch.function
+    if function is None:
+        text = "preload: only functions can be forked here; for a script, use rallypoint agent"
+        raise ValueError(text)
+    if function.is_forked:
+        text = 'preload: a forked worker is a copy, with its imports; use start_method="spawn"'
+        raise ValueError(text)
