@@ -47,7 +47,7 @@ VOLATILE = frozenset(
 """Fields of a job that only say what it does at the moment; rounds are compared separately."""
 VOLATILE_OF_ROUNDS = frozenset(
     {
-        *("notices_sent", "step", "step_ms", "step_gap_ms", "unlisted_departures"),
+        *("notices_sent", "step", "step_ms", "step_gap_ms"),
         *("reached_at", "last_exit_ms", "imported", "process_group"),
     }
 )
@@ -59,6 +59,7 @@ KEPT_OF_NODES = (
     "assignment",
     "last_round",
     "set_aside",
+    "hindrance",
     "drain",
     "is_newcomer",
 )

@@ -234,6 +234,7 @@ class Node(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     IS_NEWCOMER_FIELD_NUMBER: _builtins.int
     MISSED_MS_FIELD_NUMBER: _builtins.int
+    HINDRANCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the job."""
     arrival: _builtins.int
@@ -256,6 +257,8 @@ class Node(_message.Message):
     """Since when the coordinator has been there without it, in journal time; absent: it was connected
     when the last process of the coordinator ended.
     """
+    hindrance: _builtins.str
+    """What keeps it from being ready, as its agent says; empty: nothing that it knows."""
     @_builtins.property
     def identity(self) -> Global___Identity:
         """What its Hello says about it."""
@@ -283,10 +286,11 @@ class Node(_message.Message):
         drain: _job_pb2.Drain | None = ...,
         is_newcomer: _builtins.bool = ...,
         missed_ms: _builtins.int | None = ...,
+        hindrance: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "assignment", b"assignment", "drain", b"drain", "identity", b"identity", "missed_ms", b"missed_ms", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "drain", b"drain", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms", "_state", b"_state", "arrival", b"arrival", "assignment", b"assignment", "blocked_round", b"blocked_round", "drain", b"drain", "hindrance", b"hindrance", "identity", b"identity", "is_newcomer", b"is_newcomer", "last_round", b"last_round", "member", b"member", "missed_ms", b"missed_ms", "name", b"name", "set_aside", b"set_aside", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__missed_ms: _TypeAlias = _typing.Literal["missed_ms"]  # noqa: Y015
     _WhichOneofArgType__missed_ms: _TypeAlias = _typing.Literal["_missed_ms", b"_missed_ms"]  # noqa: Y015

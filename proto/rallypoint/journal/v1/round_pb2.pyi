@@ -434,6 +434,7 @@ class Round(_message.Message):
     UNLISTED_RANKS_FIELD_NUMBER: _builtins.int
     TIMELINE_FIELD_NUMBER: _builtins.int
     STOP_NOTE_FIELD_NUMBER: _builtins.int
+    UNLISTED_DEPARTURES_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -460,6 +461,8 @@ class Round(_message.Message):
     """Why it was stopped; absent while it runs."""
     stop_note: _builtins.str
     """The reason of the operator who has stopped it; empty without one."""
+    unlisted_departures: _builtins.int
+    """Further members that were lost or left."""
     @_builtins.property
     def header(self) -> Global___RoundHeader:
         """What its members share."""
@@ -536,10 +539,11 @@ class Round(_message.Message):
         unlisted_ranks: _abc.Iterable[_verdict_pb2.RankRange] | None = ...,
         timeline: Global___Timeline | None = ...,
         stop_note: _builtins.str = ...,
+        unlisted_departures: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_note", b"stop_note", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_note", b"stop_note", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_departures", b"unlisted_departures", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
     _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015

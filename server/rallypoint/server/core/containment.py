@@ -25,7 +25,7 @@ from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCa
 from rallypoint.server.core.rounds.fences import SLACK_MS
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
-from rallypoint.server.core.state.state import State
+from rallypoint.server.core.state.state import State, remember_gone
 
 
 class Eviction(Struct, frozen=True):
@@ -115,23 +115,27 @@ def evict(
         state.deadlines.set(key, None)
     effects: list[Effect] = [Disconnect(session) for session in sorted(gone)]
     effects += _end_barriers(state, job_id, now_ms, text)
+    left = state.gone.get(job_id)
+    if left is not None:
+        remember_gone(state.gone, job_id, left)
+    forgotten = JobForgotten(job_id, left)
     if job is None:
         state.holding.jobs = len(state.jobs)
         state.revise(job_id)
         deletion = _log_deletion(state, job_id, now_ms, text)
-        return Eviction((JobForgotten(job_id), *deletion), tuple(effects))
+        return Eviction((forgotten, *deletion), tuple(effects))
     ended = _closed_run(job, now_ms, text)
     state.jobs[job_id] = ended
     state.revise(job_id)
     state.deadlines.set((DeadlineKind.FORGET, job_id), now_ms + REMEMBERED_MS)
     if job.phase is Phase.CLOSED:
-        return Eviction((JobForgotten(job_id),), tuple(effects))
+        return Eviction((forgotten,), tuple(effects))
     assert ended.outcome is not None
     facts: Facts = (("run", ended.run), ("outcome", ended.outcome.value), ("why", text))
     effects.append(JobChanged(job_id, "run_closed", facts))
     facts += (("cause", VerdictCause.INTERNAL.value),)
     logged = _log(state, job_id, "run_closed", now_ms, (ended.run, ended.round_number), facts)
-    return Eviction((JobForgotten(job_id), logged), tuple(effects))
+    return Eviction((forgotten, logged), tuple(effects))
 
 
 def _log_deletion(state: State, job_id: JobId, now_ms: int, text: str) -> tuple[Record, ...]:

@@ -33,7 +33,7 @@ from rallypoint.server.core.reads.replay import memory_of, replay
 from rallypoint.server.core.state import state as states
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.journal import compaction
-from support.core.shell import Peer, Shell, running_shell
+from support.core.shell import SPEC, Peer, Shell, running_shell
 
 BAD, GOOD = JobId("bad"), JobId("good")
 CODE_INTERNAL = grpc.StatusCode.INTERNAL.value[0]
@@ -235,6 +235,29 @@ async def test_barrier_of_a_removed_job_breaks(
         assert BAD not in shell.state.barriers
         assert not [one for one in shell.state.arrivals if one.job_id == BAD]
         await check_others(shell, good)
+
+
+async def test_half_made_or_half_deleted_job_leaves_what_was_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No number of a job that was deleted comes again."""
+    create, delete = inputs.CreateJob(BAD, SPEC), inputs.DeleteJob(BAD)
+    async with running_shell() as shell:
+        good = await shell.join(GOOD, 1)
+        for request, is_struck in (
+            *((create, False), (inputs.CancelJob(BAD, 0, ""), False), (delete, True)),
+            *((delete, False), (create, True)),
+        ):
+            with monkeypatch.context() as patch:
+                if is_struck:
+                    plant(patch, states, "_apply_job", lambda state, job_id, job: job_id == BAD)
+                await shell.coordinator.submit(request)
+                await shell.settle()
+            if is_struck:
+                await check_others(shell, good)
+
+        assert shell.job(BAD) is None
+        assert 1 == shell.state.gone[BAD].ended_run
 
 
 async def test_job_that_has_vanished_is_logged_as_deleted() -> None:

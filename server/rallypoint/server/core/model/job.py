@@ -34,7 +34,7 @@ RUNS_MAX = 64
 OPERATIONS_MAX = 256
 """Operators' requests that a job remembers, so that one that is sent again is done once."""
 FORGOTTEN_MAX = 1_024
-"""Jobs that are gone of which `Gone` is remembered."""
+"""Jobs that were forgotten of which `Gone` is remembered."""
 DRAIN_REQUESTS_MAX = 1_024
 
 
@@ -147,7 +147,7 @@ class Job(Struct, frozen=True):
     job_id: JobId
     run: int
     spec: JobSpec
-    opened_ms: int
+    opened_ms: int = 0
     phase: Phase = Phase.FORMING
     forming_since_ms: int = 0
     first_ready_ms: Volatile[int | None] = None

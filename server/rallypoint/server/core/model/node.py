@@ -105,7 +105,7 @@ class Node(Struct, frozen=True):
     identity: Identity
     name: NodeName
     """Unique in the job."""
-    arrival: int
+    arrival: int = 0
     connection: Volatile[int] = 0
     attached: Volatile[bool] = True
     state: NodeState = NodeState.UNREADY
@@ -122,9 +122,8 @@ class Node(Struct, frozen=True):
     blocked_round: int = 0
     """Latest round whose processes survived SIGKILL here, so that a report that is sent again
     counts once; 0: none."""
-    hindrance: Volatile[str] = ""
-    """What keeps it from being ready, as its agent says; empty: nothing that it knows. It is not
-    journalled: it changes no decision."""
+    hindrance: str = ""
+    """What keeps it from being ready, as its agent says; empty: nothing that it knows."""
     eligibility: Volatile[Eligibility] = Eligibility.NONE
     """Eligibility by the health of its name, as of now."""
     acknowledged: Volatile[int] = 0

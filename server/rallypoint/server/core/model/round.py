@@ -153,7 +153,7 @@ class Round(Struct, frozen=True):
     header: RoundHeader
     members: tuple[Member, ...]
     """By group rank, 0 first."""
-    sealed_ms: int
+    sealed_ms: int = 0
     disrupted_ms: int | None = None
     """When the event happened that ended the previous round; None for a first round."""
     started_ms: int | None = None
@@ -172,8 +172,8 @@ class Round(Struct, frozen=True):
     first_failure_ms: int | None = None
     departures: tuple[Departure, ...] = ()
     """Members lost before they succeeded, each once, in order of arrival, at most LOST_MAX."""
-    unlisted_departures: Volatile[int] = 0
-    """Further members that were lost or left. It is not journalled: only a text has it."""
+    unlisted_departures: int = 0
+    """Further members that were lost or left."""
     notices: tuple[Notice, ...] = ()
     """Events about to happen, in the order of their announcement, at most LOST_MAX."""
     notices_sent: Volatile[tuple[Notice, ...]] = ()

@@ -229,7 +229,7 @@ def _apply_record(memory: Memory, record: JournalRecord) -> None:
     elif isinstance(record, JobForgotten):
         _forget_job(memory, record)
     elif isinstance(record, JobSnapshot):
-        _put_job(memory, record.job)
+        memory.jobs[record.job.job_id] = record.job
     else:
         _change_job(memory, record)
 
@@ -254,11 +254,6 @@ def miss_nodes(memory: Memory, at_ms: int) -> None:
         for session, node in of_job.items():
             if node.missed_ms is None:
                 of_job[session] = replace(node, missed_ms=at_ms)
-
-
-def _put_job(memory: Memory, job: Job) -> None:
-    memory.gone.pop(job.job_id, None)
-    memory.jobs[job.job_id] = job
 
 
 def _change_job(memory: Memory, record: JobNoted) -> None:
@@ -289,7 +284,8 @@ def _apply_node(memory: Memory, record: NodeJoined | NodeRemoved | NodeNoted) ->
 
 def _forget_job(memory: Memory, record: JobForgotten) -> None:
     memory.jobs.pop(record.job_id, None)
-    remember_gone(memory.gone, record.job_id, record.left)
+    if record.left is not None:
+        remember_gone(memory.gone, record.job_id, record.left)
     memory.keys.pop(record.job_id, None)
     memory.nodes.pop(record.job_id, None)
     memory.broken.pop(record.job_id, None)

@@ -73,7 +73,7 @@ class State(Struct):
     """The latest arrival of each participant at a generation that has ended: its request id, and
     the generation. So an arrival that is sent again never counts twice. See `count_arrivals`."""
     gone: dict[JobId, Gone] = field(default_factory=dict)
-    """Jobs that are gone, the latest last; at most FORGOTTEN_MAX."""
+    """What remains of jobs that were forgotten, the latest last; at most FORGOTTEN_MAX."""
     keys: dict[JobId, Keyspace] = field(default_factory=dict)
     """Keys of each job whose run has or had any."""
     holding: Holding = field(default_factory=Holding)
@@ -248,11 +248,13 @@ def apply(state: State, delta: Delta) -> None:
         state.events.take(delta.events.events)
 
 
-def remember_gone(gone: dict[JobId, Gone], job_id: JobId, left: Gone | None) -> None:
-    """Remember what remains of a job, as the latest one; None: it exists, or nothing does."""
+def remember_gone(gone: dict[JobId, Gone], job_id: JobId, left: Gone) -> None:
+    """Remember what remains of a job, as the latest one.
+
+    It stays when the job exists again. So a full list says that others may have been dropped.
+    """
     gone.pop(job_id, None)
-    if left is not None:
-        gone[job_id] = left
+    gone[job_id] = left
     if len(gone) > FORGOTTEN_MAX:
         del gone[next(iter(gone))]
 
@@ -287,8 +289,9 @@ def apply_keys(keys: dict[JobId, Keyspace], change: KeyChange) -> None:
 
 
 def _apply_jobs(state: State, delta: Delta) -> None:
+    for job_id, left in delta.gone.items():
+        remember_gone(state.gone, job_id, left)
     for job_id, job in delta.jobs.items():
-        remember_gone(state.gone, job_id, delta.gone.get(job_id))
         _apply_job(state, job_id, job)
     state.holding.jobs = len(state.jobs)
     for job_id in delta.revised:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core import restore as restoring
 from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised, JobChanges, JobNoted
@@ -17,6 +18,7 @@ from rallypoint.server.core.model.verdict import VerdictCause
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.restore import Restored, restore
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
+from rallypoint.server.core.state import state
 from support.core.barriers import TIMEOUT_MS, Meeting, rank
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB, come_back, finished
@@ -126,6 +128,25 @@ def test_revisions_only_grow_and_deletions_are_known() -> None:
     assert bench.state.compacted_revision <= seen
     assert {JobId(JOB)} == {job_id for job_id, _ in bench.state.revisions.changed_after(seen)}
     assert [JobId("other")] == [one for one, _ in bench.state.revisions.deleted_after(seen)]
+
+
+def test_deletion_that_is_not_remembered_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when jobs that were deleted later exist again."""
+    for module in (state, restoring):
+        monkeypatch.setattr(module, "FORGOTTEN_MAX", 2)
+    bench = running()
+    jobs = [JobId(f"j{number}") for number in range(3)]
+    for job_id in jobs:
+        bench.take(inputs.CreateJob(job_id, PAIR))
+        bench.take(inputs.CancelJob(job_id, 0, ""))
+    seen = bench.state.revision
+    for job_id in jobs:
+        bench.take(inputs.DeleteJob(job_id))
+    bench.take(inputs.CreateJob(jobs[2], PAIR))
+
+    restart(bench)
+
+    assert bench.state.compacted_revision > seen
 
 
 def test_epoch_of_a_stranger_is_a_gap() -> None:

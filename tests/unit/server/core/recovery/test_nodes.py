@@ -14,7 +14,7 @@ from rallypoint.server.core.model.desired import (
 )
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import WaitKind
-from rallypoint.server.core.model.node import Eligibility
+from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import VerdictCause
@@ -282,6 +282,21 @@ def test_node_that_was_overdue_is_not_waited_for_again() -> None:
 
     assert b.known_node.set_aside
     assert isinstance(b.desired, DesiredStop)
+
+
+def test_wait_for_a_node_names_what_keeps_it() -> None:
+    """As before the start; what it has said before is not said again."""
+    bench = begun()
+    a, b = bench.run_round("a", "b")
+    a.block("no space left on device")
+    bench.obey(b)
+    assert "no space left on device" in bench.the_wait().text
+
+    bench.restart()
+    for agent in (a, b):
+        come_back(agent, NodeState.BLOCKED)
+
+    assert "no space left on device" in bench.the_wait().text
 
 
 def test_budget_pause_and_streak_go_on() -> None:

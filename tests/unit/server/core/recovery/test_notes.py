@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import (
     EventsLogged,
     JobChanges,
+    JobNoted,
+    NodeNoted,
     Splice,
 )
 from rallypoint.server.core.model.ids import JobId
@@ -28,13 +31,17 @@ from rallypoint.server.core.reads.changes import (
     with_node_changes,
 )
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay
+from rallypoint.server.core.state import state
 from rallypoint.server.core.state.state import State
+from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.stepper import Stepper, Turn
 from support.core.fake_agents import JOB, identity, worker_exit
 from support.journal.full import Maker, names_of
 
 NODES = 64
 SPEC = JobSpec(min_nodes=NODES, max_nodes=NODES, max_restarts=3)
+NEVER_ZERO = frozenset({"job_id", "run", "name", "start_failure"})
+_Record = TypeVar("_Record", JobNoted, NodeNoted)
 
 
 class Fleet:
@@ -156,6 +163,27 @@ def test_notes_that_cannot_be_found_are_replaced_by_everything(
     assert {"JobSnapshot", "NodeRemoved"} <= gone.keys()
 
 
+def test_job_that_is_deleted_and_created_in_a_turn_makes_others_forgotten_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The journal and the state remember the same of jobs that are gone."""
+    monkeypatch.setattr(state, "FORGOTTEN_MAX", 2)
+    fleet = Fleet(0)
+    a, b, x, y = map(JobId, "abxy")
+    for job_id in (x, y):
+        fleet.turn(*end(job_id), inputs.DeleteJob(job_id))
+    fleet.turn(*end(a), *end(b))
+
+    fleet.turn(inputs.DeleteJob(a), inputs.CreateJob(a, SPEC), inputs.DeleteJob(b))
+
+    assert [a, b] == list(fleet.state.gone)
+
+
+def end(job_id: JobId) -> tuple[inputs.Input, ...]:
+    """Let a run begin and end."""
+    return inputs.CreateJob(job_id, SPEC), inputs.CancelJob(job_id, 0, "")
+
+
 def departed(*names: str) -> tuple[Departure, ...]:
     return tuple(Departure(name, 1, RoundReason.NODE_LOST, "") for name in names)  # type: ignore[arg-type]
 
@@ -216,20 +244,33 @@ def test_every_durable_fact_is_noted(kind: Any) -> None:
     job = replace(maker.make(Job, ""), round=None)
     one = job if kind is Job else maker.make(kind, "")
     for name in set(names_of(kind)) - {"round", "header", "members"}:  # these begin a round
-        changed = replace(one, **{name: other_than(getattr(one, name), maker, kind, name)})
-        if kind is Node:
-            note = find_node_changes(one, changed)
-            assert note is not None and changed == with_node_changes(one, note)
-            continue
-        before, after = one, changed
-        if kind is Round:
-            before, after = replace(job, round=one), replace(job, round=changed)
-        changes = find_job_changes(before, after)
-        assert changes is not None, name
-        assert after == with_job_changes(before, changes)
+        for value in others_than(getattr(one, name), maker, kind, name):
+            changed = replace(one, **{name: value})
+            if kind is Node:
+                note = find_node_changes(one, changed)
+                assert note is not None and changed == with_node_changes(one, stored(note)), name
+                continue
+            before, after = one, changed
+            if kind is Round:
+                before, after = replace(job, round=one), replace(job, round=changed)
+            changes = find_job_changes(before, after)
+            assert changes is not None, name
+            kept = stored(JobNoted(after.job_id, changes))
+            assert after == with_job_changes(before, kept.changes), name
 
 
-def other_than(value: Any, maker: Maker, kind: Any, name: str) -> Any:
+def others_than(value: Any, maker: Maker, kind: Any, name: str) -> Iterator[Any]:
+    """Yield another value of a fact, and zero, which protobuf leaves out, where there can be one."""
     if isinstance(value, Enum):
-        return next(one for one in type(value) if one is not value)
-    return False if value is True else getattr(maker.make(kind, ""), name)
+        yield next(one for one in type(value) if one is not value)
+        return
+    yield False if value is True else getattr(maker.make(kind, ""), name)
+    if isinstance(value, int | str | tuple) and name not in NEVER_ZERO:
+        yield type(value)()
+
+
+def stored(record: _Record) -> _Record:
+    """Return a record as a journal has it."""
+    (found,) = decode_batch(encode_batch((record,), 0, 0)).records
+    assert isinstance(found, type(record))
+    return found

@@ -52,6 +52,25 @@ def test_running_round_goes_on() -> None:
     assert not {"node_lost", "node_joined"} & set(bench.events()[-4:])
 
 
+def test_outage_is_as_large_as_before() -> None:
+    """Also beyond the nodes that are remembered one by one."""
+    bench = Bench(JobSpec(min_nodes=40, max_nodes=40), durable=True)
+    bench.advance(10_000)
+    agents = bench.run_round(*(f"n{number}" for number in range(40)))
+    for agent in agents[:30]:
+        agent.break_off()
+    bench.advance(LEASE_MS)
+    assert bench.the_verdict().text.startswith("30 of 40 nodes were lost")
+
+    bench.restart()
+    for agent in agents[30:]:
+        come_back(agent)
+    bench.obey()
+
+    assert Phase.FORMING is bench.job().phase
+    assert bench.the_verdict().text.startswith("30 of 40 nodes were lost")
+
+
 def test_round_that_was_starting_starts_once() -> None:
     """A member that had not started when the coordinator died has its time to start again."""
     bench = Bench(PAIR, durable=True)
