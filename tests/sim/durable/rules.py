@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from rallypoint.agent.core.held_round import Stage
 from rallypoint.server.coordinator import LATE_MS
@@ -124,7 +124,8 @@ class RestoredIsWhole(Checker):
         if before and after:  # they became older meanwhile, all by as much
             by_ms = (before[0].exit.at_ms or 0) - (after[0].exit.at_ms or 0)
             self.require(by_ms >= 0, f"failures of {old.job_id} are {-by_ms} ms younger")
-            old = with_older_failures(old, by_ms)
+            assert old.round is not None
+            old = replace(old, round=with_older_failures(old.round, by_ms))
         if isinstance(old.round, Round):
             assert new.round is not None
             what = f"of round {old.round.header.number}"

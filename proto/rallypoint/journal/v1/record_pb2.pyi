@@ -473,13 +473,18 @@ Global___Splice: _TypeAlias = Splice  # noqa: Y015
 
 @_typing.final
 class RoundChanges(_message.Message):
-    """Facts of the job's round that have changed."""
+    """Facts of the job's round that have changed. Another `failure_count` gives the job the verdict that
+    the round shows by now, unless a verdict is there or cleared.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUES_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
     SPLICED_FIELD_NUMBER: _builtins.int
+    AGED_MS_FIELD_NUMBER: _builtins.int
+    aged_ms: _builtins.int
+    """By how much all known failures have become older, before they change otherwise."""
     @_builtins.property
     def values(self) -> _round_pb2.Round:
         """The new value of each; of a list in `spliced` only what is new. Any other is absent."""
@@ -498,10 +503,11 @@ class RoundChanges(_message.Message):
         values: _round_pb2.Round | None = ...,
         cleared: _abc.Iterable[_builtins.str] | None = ...,
         spliced: _abc.Iterable[Global___Splice] | None = ...,
+        aged_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "spliced", b"spliced", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aged_ms", b"aged_ms", "cleared", b"cleared", "spliced", b"spliced", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -162,8 +162,7 @@ def restore(
         nodes = memory.nodes.get(job_id, {})
         try:
             _refuse_broken(memory, job_id)
-            older = with_older_failures(job, away_ms)
-            _restore_job(state, older, nodes, now_ms, len(known))
+            _restore_job(state, job, nodes, now_ms, away_ms, len(known))
             _restore_shared(state, memory, job_id, barriers.get(job_id, {}))
             check_whole(state, job_id)
         except Exception as error:  # noqa: BLE001  # a bug in one job must not end the others
@@ -196,6 +195,7 @@ def _restore_job(
     job: Job,
     nodes: Mapping[SessionId, Node],
     now_ms: int,
+    away_ms: int,
     sessions: int,
 ) -> None:
     """Add a job with its nodes and deadlines."""
@@ -204,6 +204,7 @@ def _restore_job(
     attempted_ms = now_ms + min(attempt_ms(timing), returns_ms)
     round = job.round
     if round is not None:
+        round = with_older_failures(round, away_ms)
         round = replace(round, notices_sent=round.notices, step=round.durable_step)
     # While no coordinator was there, no node could join.
     forming_since_ms = max(job.forming_since_ms, attempted_ms - job.spec.join_timeout_ms)

@@ -172,9 +172,9 @@ def _note_stall(draft: Draft, late_ms: int) -> None:
     network = note_stall(draft.network, late_ms, draft.now_ms, shortest_ms, suspected_ms)
     draft.put_network(network)
     for job in draft.state.jobs.values():
-        older = with_older_failures(job, late_ms)
-        if older is not job:
-            draft.put_job(older)
+        older = None if job.round is None else with_older_failures(job.round, late_ms)
+        if older is not job.round:
+            draft.put_job(replace(job, round=older))
 
 
 def _expire(draft: Draft) -> None:

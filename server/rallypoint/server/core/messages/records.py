@@ -163,6 +163,8 @@ class RoundChanges(Struct, frozen=True):
     cleared: tuple[str, ...] = ()
     """Those that have their default values again."""
     spliced: tuple[Splice, ...] = ()
+    aged_ms: int = 0
+    """By how much all known failures have become older, before they change otherwise."""
 
 
 class JobChanges(Struct, frozen=True):

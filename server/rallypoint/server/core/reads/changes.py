@@ -22,6 +22,7 @@ from rallypoint.server.core.model.round import Assignment, Round
 from rallypoint.server.core.model.volatile import volatile_fields
 from rallypoint.server.core.reads.durable import default_of, durable_round
 from rallypoint.server.core.rounds.ranks import slots_of
+from rallypoint.server.core.verdicts.blame import find_verdict, with_older_failures
 
 _Value = TypeVar("_Value", bound=Struct)
 Places = Mapping[NodeName, Assignment]
@@ -96,6 +97,22 @@ def _slots(round: Round) -> tuple[NodeName, ...]:
     return slots_of(round.members, round.header.group_world_size)
 
 
+def _in_changed_round(job: Job, round: Round) -> Job:
+    """Return the job with other facts of its round; its verdict follows if other workers failed."""
+    was = job.round
+    is_judged = was is not None and was.failure_count != round.failure_count
+    verdict = find_verdict(round) if is_judged else None
+    return replace(job, round=round, verdict=verdict or job.verdict)
+
+
+def _find_aged_ms(before: Round, after: Round) -> int:
+    """Return by how much all failures that were known have become older, if they have."""
+    if before.failures is after.failures or not (before.failures and after.failures):
+        return 0
+    old, new = before.failures[0].exit, after.failures[0].exit
+    return max(0, (old.at_ms or 0) - (new.at_ms or 0))
+
+
 # --- Differences ---
 
 
@@ -108,9 +125,11 @@ def find_job_changes(before: Job, after: Job) -> JobChanges | None:
         before = replace(before, slots=slots)
         after = replace(after, round=round)
     elif before.round is not after.round:
-        found = _compare(before.round, after.round, Round)
-        round_changes = RoundChanges(*found) if any(found) else None
-        before = replace(before, round=after.round)
+        assert before.round is not None and after.round is not None, after.job_id
+        aged_ms = _find_aged_ms(before.round, after.round)
+        found = _compare(with_older_failures(before.round, aged_ms), after.round, Round)
+        round_changes = RoundChanges(*found, aged_ms) if aged_ms or any(found) else None
+        before = _in_changed_round(before, after.round)
     changed = _compare(before, after, Job)
     if round_changes is None and not any(changed):
         return None
@@ -129,7 +148,8 @@ def with_job_changes(job: Job, changes: JobChanges) -> Job:
     if changes.round is not None:
         assert job.round is not None, job.job_id
         one = changes.round
-        job = replace(job, round=_changed(job.round, one.values, one.cleared, one.spliced))
+        older = with_older_failures(job.round, one.aged_ms)
+        job = _in_changed_round(job, _changed(older, one.values, one.cleared, one.spliced))
     return _changed(job, changes.values, changes.cleared, changes.spliced)
 
 

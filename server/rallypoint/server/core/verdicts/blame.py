@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
-from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
@@ -148,19 +147,18 @@ def with_end(round: Round, rank: int, exit: WorkerExit) -> Round:
     return replace(round, failures=failures, failure_groups=groups, unlisted_ranks=unlisted)
 
 
-def with_older_failures(job: Job, by_ms: int) -> Job:
-    """Return the job after journal time has stood for so long, while known failures became older.
+def with_older_failures(round: Round, by_ms: int) -> Round:
+    """Return the round after journal time has stood for so long: known failures became older.
 
     So the ages of failures that are reported later can be compared with theirs.
     """
-    round = job.round
-    if by_ms <= 0 or round is None or not round.failures:
-        return job
+    if by_ms <= 0 or not round.failures:
+        return round
     failures = tuple(
         replace(failed, exit=replace(failed.exit, at_ms=(failed.exit.at_ms or 0) - by_ms))
         for failed in round.failures
     )
-    return replace(job, round=replace(round, failures=failures))
+    return replace(round, failures=failures)
 
 
 def without_failure(round: Round, rank: int) -> Round | None:

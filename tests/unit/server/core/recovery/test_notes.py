@@ -33,7 +33,7 @@ from rallypoint.server.core.reads.changes import (
 from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay
 from rallypoint.server.core.state import state
 from rallypoint.server.core.state.state import State
-from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
+from rallypoint.server.journal.codec.batches import decode_batch, encode_batch, encode_record
 from rallypoint.server.stepper import Stepper, Turn
 from support.core.fake_agents import JOB, identity, worker_exit
 from support.journal.full import Maker, names_of
@@ -163,6 +163,23 @@ def test_notes_that_cannot_be_found_are_replaced_by_everything(
     assert {"JobSnapshot", "NodeRemoved"} <= gone.keys()
 
 
+def test_what_failed_workers_wrote_is_noted_once() -> None:
+    """Neither the verdict repeats it, nor a stall, which makes all failures older."""
+    fleet = Fleet()
+    fleet.turn(*fleet.hellos())
+    fleet.turn(*(inputs.Started(sender, 1, (1,)) for sender in fleet.senders()))
+    begin = len(fleet.records)
+
+    for number, sender in enumerate(fleet.senders()):
+        exit = worker_exit(1, said=f"{chr(97 + number % 26)} {number} " + 999 * "x")
+        fleet.turn(inputs.Exited(sender, 1, (exit,)))
+    sizes = [len(encode_record(record)) for record in fleet.records[begin:]]
+    fleet.turn(inputs.Stalled(3_000))
+
+    assert max(sizes) < 6_000
+    assert len(encode_record(fleet.records[-1])) < 100
+
+
 def test_job_that_is_deleted_and_created_in_a_turn_makes_others_forgotten_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -243,6 +260,8 @@ def test_every_durable_fact_is_noted(kind: Any) -> None:
     maker = Maker()
     job = replace(maker.make(Job, ""), round=None)
     one = job if kind is Job else maker.make(kind, "")
+    if kind is Round:  # one that can be judged
+        one = replace(one, departures=departed("a"), stop_reason=RoundReason.NODE_LOST)
     for name in set(names_of(kind)) - {"round", "header", "members"}:  # these begin a round
         for value in others_than(getattr(one, name), maker, kind, name):
             changed = replace(one, **{name: value})
@@ -260,7 +279,7 @@ def test_every_durable_fact_is_noted(kind: Any) -> None:
 
 
 def others_than(value: Any, maker: Maker, kind: Any, name: str) -> Iterator[Any]:
-    """Yield another value of a fact, and zero, which protobuf leaves out, where there can be one."""
+    """Yield another value of a fact, and zero, which protobuf leaves out, if there can be one."""
     if isinstance(value, Enum):
         yield next(one for one in type(value) if one is not value)
         return
