@@ -10,6 +10,7 @@ from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.core.step import Transition
 from sim.rules.rules import Checker, News
 from sim.world.process import Process
 from sim.world.wire import header_of
@@ -36,9 +37,10 @@ class OneRoundLives(Checker):
       late with a round of an earlier life; or
     * is overdue: the time that a stop may take has passed since the journal has the stop, or the
       time that a start may take has passed without word of it, which sets the node aside; or
-    * has survived SIGKILL, and its agent knows that.
+    * has survived SIGKILL, and its agent knows that; or
+    * is on a node that an operator gave up because it was silent.
 
-    So while no node is lost, overdue or late, no two rounds of a job overlap. What the coordinator
+    So while no node is lost, overdue, late or given up, no two rounds of a job overlap. What the coordinator
     thinks of the node does not count.
     """
 
@@ -56,6 +58,14 @@ class OneRoundLives(Checker):
         """Agents whose start of a round was overdue when it was stopped."""
         self._started: set[tuple[int, SessionId, int]] = set()
         """Rounds of which the coordinator's host has heard that they have started."""
+        self._given_up: set[SessionId] = set()
+
+    def coordinator_stepped(
+        self, server: Server, input: inputs.Input, transition: Transition
+    ) -> None:
+        if isinstance(input, inputs.CancelJob) and input.give_up_silent_nodes:
+            removed = (one for one, node in transition.delta.nodes.items() if node is None)
+            self._given_up.update(removed)
 
     def heard(self, server: Server, agent: Agent, input: News, sent_ms: int) -> None:
         if isinstance(input, inputs.Started):
@@ -112,6 +122,8 @@ class OneRoundLives(Checker):
         key = (server.life, plan.job_id)
         if server.is_missed(agent.session):
             return "lost"
+        if agent.session in self._given_up:
+            return "given up"
         members = self._members.get((*key, header_of(process.order)), ())
         if process.order.assignment.group_rank not in members:
             return "late"
