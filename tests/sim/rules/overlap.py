@@ -40,8 +40,8 @@ class OneRoundLives(Checker):
     * has survived SIGKILL, and its agent knows that; or
     * is on a node that an operator gave up because it was silent.
 
-    So while no node is lost, overdue, late or given up, no two rounds of a job overlap. What the coordinator
-    thinks of the node does not count.
+    So while no node is lost, overdue, late or given up, no two rounds of a job overlap. What the
+    coordinator thinks of the node does not count.
     """
 
     def __init__(self, world: World) -> None:

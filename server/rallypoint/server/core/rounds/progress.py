@@ -1,8 +1,8 @@
 """Workers report how far training has come, by which a round is judged when it ends.
 
 Steps are many, so few of them are journalled: the first one beyond those of earlier rounds, then
-whenever the progress has doubled, and at the stop. A coordinator that starts again knows whether
-the round has advanced, and about how far.
+whenever the progress has doubled, one of every half minute, and at the stop. A coordinator that
+starts again knows whether the round has advanced, and about how far.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.rounds.timelines import find_marks, with_first_step
 from rallypoint.server.core.state.draft import Draft
+from rallypoint.server.core.state.state import RUNNING_MS
 
 GAP_PART = 8
 """The latest gap between two steps counts as this part of the usual one."""
@@ -32,6 +33,7 @@ def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
         return None
     before = job.counts.step
     is_due = step - before >= max(1, 2 * (known.durable_step - before))
+    is_due |= draft.now_ms // RUNNING_MS > (known.step_ms or draft.now_ms) // RUNNING_MS
     round = replace(known, step=step, durable_step=step if is_due else known.durable_step)
     round = _with_step_time(round, draft.now_ms - report.step_ago_ms)
     round = with_first_step(round, report.step_ago_ms, draft.now_ms)

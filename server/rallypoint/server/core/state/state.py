@@ -31,7 +31,8 @@ WAITING_MS = 1_000
 """How much of a wait a crash of the coordinator may repeat. So one that is killed every few seconds
 still comes to the end of each."""
 RUNNING_MS = 30_000
-"""How much younger a crash may make a round. Ages decide in minutes."""
+"""How much younger a crash may make a round. Ages decide in minutes. Of the steps that workers
+report in so long, one is journalled."""
 KeyChange = KeysWritten | KeysDropped
 """A change of keys is applied to the state as it is recorded."""
 

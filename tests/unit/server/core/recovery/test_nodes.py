@@ -285,7 +285,7 @@ def test_node_that_was_overdue_is_not_waited_for_again() -> None:
 
 
 def test_wait_for_a_node_names_what_keeps_it() -> None:
-    """As before the start; what it has said before is not said again."""
+    """As before the start: its agent does not repeat it."""
     bench = begun()
     a, b = bench.run_round("a", "b")
     a.block("no space left on device")

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.records import JobNoted
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
@@ -14,6 +15,7 @@ from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import GROUPS_MAX, Consequence, VerdictCause
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.rounds.rounds import CULPRIT_DUE_MS
+from rallypoint.server.core.state.state import RUNNING_MS
 from support.core.coordinator import Bench, Death, Died
 from support.core.decisions import RoundSealed, RoundSettled, RoundStopped
 from support.core.fake_agents import FakeAgent, come_back, finished, worker_exit
@@ -301,6 +303,22 @@ def test_progress_counts_after_the_start() -> None:
 
     assert (1, 2) == (bench.job().counts.streak, bench.job().counts.restart_count)
     assert 50 <= bench.job().counts.step <= 99
+
+
+def test_step_that_is_shown_is_nearly_the_latest() -> None:
+    """And of the steps of half a minute one is journalled, however many there were."""
+    bench, a, _ = running()
+    claim = inputs.Claim(a.identity.job_id, 1, 1, "t", is_signed=True)
+    for step in range(1, 601):
+        bench.advance(1_000)
+        bench.take(inputs.Progressed(claim, step))
+    noted = [record for record in bench.records if isinstance(record, JobNoted)]
+
+    bench.restart()
+
+    round = bench.job().round
+    assert round is not None and 600 - RUNNING_MS // 1_000 < round.step <= 600
+    assert len(noted) < 35
 
 
 def test_planned_stop_is_what_it_was() -> None:
