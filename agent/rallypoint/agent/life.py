@@ -30,7 +30,7 @@ from rallypoint.agent.torchelastic.timers import TimerFileRefused
 from rallypoint.agent.workers.environ import without_access
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Consoles
-from rallypoint.base.exit_codes import EXIT_UNREACHABLE, EXIT_USAGE
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
@@ -44,20 +44,27 @@ CLOSE_S_MAX = 15.0
 """How long one part may take to close; longer than any of them takes when nothing hangs."""
 
 
-async def live(agent: Agent, host: WorkerHost, consoles: Consoles) -> int:
+async def live(
+    agent: Agent, host: WorkerHost, consoles: Consoles, failed: asyncio.Future[None] | None = None
+) -> int:
     """Take part in the job until it ends; return the exit code."""
     become_subreaper()
     return await take_part(
-        agent, lambda tasks: new_supervisor(agent, host, consoles, tasks, Supervisor)
+        agent, lambda tasks: new_supervisor(agent, host, consoles, tasks, Supervisor), failed
     )
 
 
-async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Workers]) -> int:
+async def take_part(
+    agent: Agent,
+    new_workers: Callable[[asyncio.TaskGroup], Workers],
+    failed: asyncio.Future[None] | None = None,
+) -> int:
     """Take part in the job with any kind of workers; return the exit code.
 
     Args:
         agent: the agent, without a link and without workers.
         new_workers: makes its workers; the group runs their tasks.
+        failed: gets the exception when a built-in coordinator cannot continue; None: there is none.
     """
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
@@ -67,6 +74,8 @@ async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Wor
         )
         agent.supervisor = new_workers(tasks)
         linked = tasks.create_task(_begin_and_link(agent))
+        if failed is not None:
+            tasks.create_task(_end_with(failed, agent))
         try:
             await agent.done.wait()
             if agent.has_lost_core:
@@ -82,6 +91,14 @@ async def take_part(agent: Agent, new_workers: Callable[[asyncio.TaskGroup], Wor
             tasks.cancel()
     assert agent.exit_code is not None
     return agent.exit_code
+
+
+async def _end_with(failed: asyncio.Future[None], agent: Agent) -> None:
+    """End the agent when its built-in coordinator fails: no other one will ever serve it."""
+    await asyncio.wait((failed,))
+    error = failed.exception()
+    log.error("coordinator_failed", exc_info=error)
+    agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
 
 
 class _Grounds:

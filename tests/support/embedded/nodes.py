@@ -9,15 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rallypoint.agent.core.desired import RunOrder
-from rallypoint.agent.embedded.agent_thread import EmbeddedAgent
 from rallypoint.agent.embedded.ended import Ended
-from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.embedded.foreign import ForeignNode
 from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Settings, serving
-from rallypoint.wire.access import PLAIN
 
 LIMIT_S = 20.0
 
@@ -76,46 +74,47 @@ def coordinator(timing: Timing | None = None) -> Iterator[CoordinatorThread]:
         thread.stop()
 
 
-class Node:
-    """An embedded agent with workers that do not exist."""
+def plan_of(
+    address: str | None, name: str, *, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+) -> LaunchPlan:
+    """Return the plan of a node of job `j`."""
+    return LaunchPlan(
+        meeting=Meeting(address, None, "j"),
+        options=JobOptions(node_name=name, coordinator_timeout=5_000, **options),
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        address="127.0.0.1",
+    )
 
-    def __init__(
-        self, address: str, name: str, *, min_nodes: int = 1, max_nodes: int = 1, **options: Any
-    ) -> None:
-        self.workers = ForeignWorkers()
-        plan = LaunchPlan(
-            meeting=Meeting(address, None, "j"),
-            options=JobOptions(node_name=name, coordinator_timeout=5_000, **options),
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            address="127.0.0.1",
-        )
-        settings = plan.settings(PLAIN)
-        self.agent = EmbeddedAgent(settings, self.workers.attach, on_ended=self.workers.on_ended)
-        self.agent.start()
 
-    def take(self) -> RunOrder:
+class Node(ForeignNode):
+    """A node with a worker that does not exist."""
+
+    def __init__(self, address: str, name: str, **more: Any) -> None:
+        super().__init__(plan_of(address, name, **more))
+        self.start()
+
+    def begin(self) -> RunOrder:
         """Wait for a round and report its worker as started."""
-        order = self.workers.await_order(LIMIT_S)
+        order = self.await_order(LIMIT_S)
         assert isinstance(order, RunOrder), order
-        self.workers.started([4_000])
+        self.started([4_000])
         return order
 
     def wait_stop(self) -> str:
         """Wait until the coordinator wants the round stopped; return why."""
-        changed = self.workers._changed
-        with changed:
-            changed.wait_for(lambda: self.workers._stop_reason is not None, LIMIT_S)
-        reason = self.workers.stop_reason
+        self.wait(lambda view: self._stop_reason is not None, LIMIT_S)
+        reason = self.stop_reason
         assert reason is not None
         return reason
 
     def end(self) -> Ended:
         """Wait for the end of the agent."""
-        ended = self.workers.wait_ended(LIMIT_S)
+        ended = self.wait_ended(LIMIT_S)
         assert ended is not None
         return ended
 
-    def close(self) -> None:
-        self.workers.stopped("the test is over")
-        assert self.agent.close("the test is over", LIMIT_S)
+    def finish(self) -> None:
+        """Leave, whatever happened before."""
+        self.stopped("the test is over")
+        assert self.close("the test is over", LIMIT_S)

@@ -72,10 +72,7 @@ class Handlers:
 
 def wait_stopped(handler: CoordinatorRendezvousHandler) -> str:
     """Wait until a handler announces the end of its round; return why."""
-    workers = handler._workers
-    with workers._changed:
-        assert workers._changed.wait_for(
-            lambda: workers._stop_reason is not None or workers._ended is not None, LIMIT_S
-        )
+    node = handler._require_node()
+    node.wait(lambda view: node._stop_reason is not None, LIMIT_S)
     assert handler.num_nodes_waiting() == 1
-    return workers.stop_reason or ""
+    return node.stop_reason or ""

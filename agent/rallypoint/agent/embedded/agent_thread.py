@@ -29,7 +29,7 @@ from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.durations import describe_in_sentence
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_SOFTWARE
+from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.access import Access
@@ -51,7 +51,9 @@ _T = TypeVar("_T")
 
 NewWorkers = Callable[[Agent, asyncio.TaskGroup], Workers]
 """Makes the workers of an agent, in its event loop; the group runs their tasks."""
-Coordinator = Callable[[], AbstractAsyncContextManager[tuple[str, Access, asyncio.Future[None]]]]
+Coordinator = Callable[
+    [], AbstractAsyncContextManager[tuple[str, Access, asyncio.Future[None] | None]]
+]
 """Serves a built-in coordinator: its address, how to prove oneself to it, and a future that fails
 when it cannot continue."""
 
@@ -75,10 +77,7 @@ class EmbeddedAgent:
         settings: Settings,
         new_workers: NewWorkers,
         *,
-        listener: Listener | None = None,
-        stepped: Callable[[], None] | None = None,
         coordinator: Coordinator | None = None,
-        on_ended: Callable[[Ended], None] = lambda ended: None,
         master_port: int = 0,
     ) -> None:
         """Prepare an agent; `start` starts it.
@@ -86,10 +85,7 @@ class EmbeddedAgent:
         Args:
             settings: how the agent is started, with `signals` empty.
             new_workers: makes its workers.
-            listener: is informed too, in the agent's thread.
-            stepped: called in the agent's thread after each step of the core.
             coordinator: serves a built-in coordinator instead of `settings.coordinator`.
-            on_ended: called in the agent's thread, once, as the last thing that it does.
             master_port: fixed port for the store of rank 0; 0: a new free one for each round.
         """
         assert not settings.signals, "signal handlers belong to the program around the agent"
@@ -99,10 +95,7 @@ class EmbeddedAgent:
         self.ended: Ended | None = None
         """Set when the agent has ended."""
         self._new_workers = new_workers
-        self._listener = listener
-        self._stepped = stepped
         self._coordinator = coordinator
-        self._on_ended = on_ended
         self._master_port = master_port
         self._thread = threading.Thread(target=self._run, name="rallypoint-agent", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -245,45 +238,38 @@ class EmbeddedAgent:
         """Announce the end, once."""
         if self.ended is None:
             self.ended = self._find_end(exit_code)
-            self._on_ended(self.ended)
+            self._has_ended(self.ended)
+
+    def _has_ended(self, ended: Ended) -> None:
+        """Do what a subclass does once, as the last thing in the agent's thread."""
+
+    def _stepped(self) -> None:
+        """Do what a subclass does in the agent's thread after each step of the core."""
 
     async def _live(self) -> int:
         async with self._serve() as (settings, failed):
             ports = PortReserver(self._master_port)
-            listener = Listener(
-                self._on_finished,
-                self._on_disconnected,
-                None if self._listener is None else self._listener.events,
-                self._on_step,
-            )
+            listener = Listener(self._on_finished, self._on_disconnected, None, self._on_step)
             agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
             self.agent, self._loop = agent, asyncio.get_running_loop()
             if self._farewell is not None:
                 self.post(self._farewell)
             self._begun.set()
-            async with asyncio.TaskGroup() as tasks:
-                watcher = tasks.create_task(self._end_with(failed))
-                exit_code = await take_part(agent, lambda group: self._new_workers(agent, group))
-                watcher.cancel()
+            exit_code = await take_part(
+                agent, lambda tasks: self._new_workers(agent, tasks), failed
+            )
             self._end(exit_code)
         await asyncio.sleep(DRAIN_S)
         return exit_code
 
     @asynccontextmanager
-    async def _serve(self) -> AsyncIterator[tuple[Settings, asyncio.Future[None]]]:
+    async def _serve(self) -> AsyncIterator[tuple[Settings, asyncio.Future[None] | None]]:
         if self._coordinator is None:
-            yield self.settings, asyncio.get_running_loop().create_future()
+            yield self.settings, None
             return
         async with self._coordinator() as (target, access, failed):
             own = replace(self.settings, coordinator=target, access=access, is_standalone=True)
             yield own, failed
-
-    async def _end_with(self, failed: asyncio.Future[None]) -> None:
-        """End the agent when its built-in coordinator fails: no other one will ever serve it."""
-        await asyncio.wait((failed,))
-        error = failed.exception()
-        log.error("coordinator_failed", exc_info=error)
-        self.agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
 
     def _on_step(self) -> None:
         desired = self.agent.state.desired
@@ -291,19 +277,13 @@ class EmbeddedAgent:
             self._was_spare = False
         elif isinstance(desired, DesiredStandby) and desired.spare:
             self._was_spare = True  # also when the round that ran without this node has failed
-        if self._stepped is not None:
-            self._stepped()
+        self._stepped()
 
     def _on_finished(self, message: agent_pb2.Finished, here: LastRound) -> None:
         self._outcome = (message, here)
-        if self._listener is not None:
-            self._listener.finished(message, here)
 
     def _on_disconnected(self, absence: Absence) -> None:
         self.absence = absence
-        if self._listener is not None:
-            self._listener.disconnected(absence)
-            return
         then = "retrying" if absence.left_ms is not None else "workers keep running; retrying"
         if absence.left_ms is not None:
             then += f" for {describe_in_sentence(absence.left_ms)}"

@@ -8,9 +8,11 @@ from msgspec import Struct
 
 from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.core.state import Ending
+from rallypoint.agent.session.endings import NO_COORDINATOR
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.exit_codes import EXIT_UNREACHABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import job_pb2, verdict_pb2
 
 
 class EndKind(Enum):
@@ -39,6 +41,49 @@ class Ended(Struct, frozen=True, kw_only=True):
     """How the workers of the last round here ended; set with `finished`."""
     was_spare: bool = False
     """The last round of the run was one without this node."""
+
+
+_OUTCOMES = {
+    job_pb2.OUTCOME_SUCCEEDED: "succeeded",
+    job_pb2.OUTCOME_FAILED: "failed",
+    job_pb2.OUTCOME_ABANDONED: "was abandoned",
+    job_pb2.OUTCOME_CANCELLED: "was cancelled",
+}
+
+
+def describe_end(ended: Ended, job_id: str) -> tuple[str, str]:
+    """Return which of torch's errors of a rendezvous the end of an agent is: its name and text."""
+    match ended.kind:
+        case EndKind.UNREACHABLE:
+            return "RendezvousConnectionError", ended.text
+        case EndKind.REFUSED if ended.text.startswith(NO_COORDINATOR):
+            return "RendezvousConnectionError", ended.text
+        case EndKind.REFUSED:
+            return "RendezvousStateError", ended.text
+        case EndKind.FAILED:
+            return "RendezvousError", ended.text or "the agent has failed"
+        case EndKind.RELEASED:
+            return "RendezvousGracefulExitError", f"this node left job {job_id}: {ended.text}"
+        case EndKind.LEFT:
+            return "RendezvousClosedError", f"this node has left job {job_id}: {ended.text}"
+        case EndKind.CLOSED:
+            return "RendezvousClosedError", ended.text
+    finished, text = ended.finished, describe_outcome(ended, job_id)
+    if finished is not None and finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
+        return "RendezvousGracefulExitError", f"{text} without this node"
+    if finished is not None and finished.verdict.cause == verdict_pb2.VERDICT_CAUSE_TOO_FEW_NODES:
+        return "RendezvousTimeoutError", text
+    return "RendezvousClosedError", text
+
+
+def describe_outcome(ended: Ended, job_id: str) -> str:
+    """Return how the job ended, as one line."""
+    finished = ended.finished
+    if finished is None:
+        return f"job {job_id} has ended: {ended.text}"
+    outcome = _OUTCOMES.get(finished.outcome, "has ended")
+    why = f": {finished.verdict.text}" if finished.verdict.text else ""
+    return f"job {job_id} {outcome}{why}"
 
 
 def find_kind(

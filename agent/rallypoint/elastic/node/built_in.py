@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rallypoint.agent.agent import Agent
 from rallypoint.agent.machine.address import find_loopback
-from rallypoint.base.exit_codes import EXIT_FAILED
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.wire.access import PLAIN, Access
@@ -31,7 +29,7 @@ class NoCoordinator(Exception):
 @asynccontextmanager
 async def reaching_coordinator(
     address: str | None, access: Access = PLAIN
-) -> AsyncIterator[tuple[str, Access, asyncio.Future[None]]]:
+) -> AsyncIterator[tuple[str, Access, asyncio.Future[None] | None]]:
     """Yield the address of the given or a built-in coordinator, how to prove oneself to it, and the
     failure of a built-in one.
 
@@ -46,7 +44,7 @@ async def reaching_coordinator(
         NoCoordinator: the built-in one cannot listen.
     """
     if address is not None:
-        yield address, access, asyncio.get_running_loop().create_future()
+        yield address, access, None
         return
     from rallypoint.server.core.model.spec import Timing
     from rallypoint.server.hosting.protecting import ProtectionSettings
@@ -83,11 +81,3 @@ async def _keeping(port: int, token: str, host: str) -> AsyncIterator[None]:
         if kept is not None:
             files.drop(kept, KeptToken.remove)
             files.flush(KEEP_S_MAX)
-
-
-async def end_with(failed: asyncio.Future[None], agent: Agent) -> None:
-    """End the agent when its built-in coordinator fails: no other one will ever serve it."""
-    await asyncio.wait((failed,))
-    error = failed.exception()
-    log.error("coordinator_failed", exc_info=error)
-    agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")

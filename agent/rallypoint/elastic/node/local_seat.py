@@ -8,7 +8,9 @@ import signal
 from functools import partial
 
 from rallypoint.agent.agent import Agent
+from rallypoint.agent.core import inputs
 from rallypoint.agent.core.held_round import Stage
+from rallypoint.agent.embedded.node import EmbeddedNode, View
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.helper.subreaping import hold_subreaper, release_subreaper
@@ -17,9 +19,7 @@ from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles
 from rallypoint.elastic.node.local_workers import LocalWorkers
-from rallypoint.elastic.node.node import Node
-from rallypoint.elastic.node.seat import Seat
-from rallypoint.elastic.node.view import View
+from rallypoint.elastic.node.seat import Seat, find_built_in
 
 
 class LocalSeat(Seat):
@@ -40,10 +40,7 @@ class LocalSeat(Seat):
         """
         self._host = host
         self._plugin = plugin
-        super().__init__(plan)
-
-    def _new_node(self, plan: LaunchPlan) -> Node:
-        return Node(plan, self._new_workers)
+        super().__init__(EmbeddedNode(plan, self._new_workers, find_built_in(plan)))
 
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         hold_subreaper()
@@ -89,7 +86,7 @@ class LocalSeat(Seat):
 
     def forward(self, signum: int) -> None:
         """Pass a notification on to the workers."""
-        self._node.forward(signum)
+        self._node.post(inputs.SignalReceived(signum))
 
     def close(self) -> None:
         """Leave the job if that has not happened, and wait until nothing runs here."""

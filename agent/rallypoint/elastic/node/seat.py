@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.embedded.ended import Ended, EndKind
-from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.embedded.agent_thread import AgentGone, Coordinator
+from rallypoint.agent.embedded.ended import EndKind, describe_end
+from rallypoint.agent.embedded.foreign import ForeignNode
+from rallypoint.agent.embedded.node import EmbeddedNode, View
 from rallypoint.agent.launch.plan import LaunchPlan
-from rallypoint.elastic.node.node import AgentGone, Node
-from rallypoint.elastic.node.view import View
-from rallypoint.elastic.rendezvous.api import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
+from rallypoint.elastic.node.built_in import reaching_coordinator
+from rallypoint.elastic.rendezvous import api
+from rallypoint.elastic.rendezvous.api import RendezvousError, RendezvousStateError
 from rallypoint.elastic.rendezvous.coordinated import check_preload
 from rallypoint.v1 import job_pb2
 
 PID_MAX = 1 << 22
 """The largest pid of Linux, and of the protocol."""
-TAKE_S_MAX = 1.0
-"""How long a program waits for an order that its node holds already."""
+
+
+def find_built_in(plan: LaunchPlan) -> Coordinator | None:
+    """Return what serves the coordinator of a plan that names none."""
+    return partial(reaching_coordinator, None) if plan.meeting.coordinator is None else None
 
 
 class Seat:
     """A node in a job, and the round that the program has taken."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        """Prepare a node; a subclass sets `_node`."""
-        self._plan = plan
-        self._node = self._new_node(plan)
+    def __init__(self, node: EmbeddedNode) -> None:
+        """Begin before the first round."""
+        self._node = node
         self._order: RunOrder | None = None
 
-    def _new_node(self, plan: LaunchPlan) -> Node:
-        raise NotImplementedError
-
     @property
-    def node(self) -> Node:
+    def node(self) -> EmbeddedNode:
         """The node."""
         return self._node
 
@@ -91,15 +86,8 @@ class Seat:
 
     def await_next(self) -> bool:
         """Wait until a round begins here that the program has not taken; False: none will."""
-        number = self.number
-
-        def is_next(view: View) -> bool:
-            held = view.held
-            return view.is_ending or (
-                held is not None and held.number > number and not held.is_stopping
-            )
-
-        return not self._node.wait(is_next).is_ending
+        node, number = self._node, self.number
+        return not node.wait(lambda view: view.is_ending or node.offers(number)).is_ending
 
     def await_change(self, seen: View, limit_s: float) -> None:
         """Wait until the node knows something else, for at most `limit_s` seconds."""
@@ -113,14 +101,11 @@ class Seat:
         """
         self.stopped()
         while self.await_next():
-            order = self._take()
+            order = self._node.take()
             if order is not None:
                 self._order = order
                 return order
         raise self.explain_end()
-
-    def _take(self) -> RunOrder | None:
-        return self._node.take()
 
     def began(self, ids: Sequence[Any]) -> None:
         """Report that all workers of the taken round run.
@@ -149,7 +134,11 @@ class Seat:
         """Return why no further round begins on this node, once its agent has ended."""
         self._node.await_end()
         ended = self._node.view.ended
-        return RendezvousError("the agent does not end") if ended is None else describe_end(ended)
+        if ended is None:
+            return RendezvousError("the agent does not end")
+        name, text = describe_end(ended, self._node.job_id)
+        error: RendezvousError = getattr(api, name)(text)
+        return error
 
     def fail(self, local_rank: int, text: str) -> None:
         """Report that the program does not trust a worker that may still run."""
@@ -187,7 +176,7 @@ class Seat:
         if signum is not None:
             self._node.leave_on_signal(signum)
         else:
-            self._node.leave(text)
+            self._node.leave(text, exit_code=1)
 
     def close(self) -> None:
         """Leave the job if that has not happened, and wait until nothing runs here."""
@@ -198,22 +187,16 @@ class Seat:
 class ForeignSeat(Seat):
     """The seat of a program that starts its workers itself."""
 
-    def _new_node(self, plan: LaunchPlan) -> Node:
+    _node: ForeignNode
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        """Prepare a node.
+
+        Raises:
+            ValueError: its options have something to preload.
+        """
         check_preload(plan.options, None)
-        self._workers = ForeignWorkers()
-
-        def new_workers(agent, tasks):  # type: ignore[no-untyped-def]
-            self._workers.attach(agent, tasks)
-            return self._workers
-
-        return Node(plan, new_workers)
-
-    def _take(self) -> RunOrder | None:
-        try:
-            taken = self._workers.await_order(TAKE_S_MAX)
-        except TimeoutError:  # it was withdrawn
-            return None
-        return taken if isinstance(taken, RunOrder) else None
+        super().__init__(ForeignNode(plan, find_built_in(plan)))
 
     def began(self, ids: Sequence[Any]) -> None:
         """Report that all workers of the taken round run.
@@ -221,12 +204,12 @@ class ForeignSeat(Seat):
         Args:
             ids: of the workers, by local rank; whole numbers are taken for pids.
         """
-        self._workers.started([one if _is_pid(one) else 1 for one in ids])
+        self._node.started([one if _is_pid(one) else 1 for one in ids])
 
     def succeeded(self) -> None:
         """Report that all workers of the taken round have exited with 0."""
         for local_rank in range(self.order.assignment.local_world_size):
-            self._workers.exited(local_rank, exit_code=0)
+            self._node.exited(local_rank, exit_code=0)
 
     def failed(self, failures: Mapping[int, Any], doubt: str) -> None:
         """Report the failures of workers.
@@ -238,7 +221,7 @@ class ForeignSeat(Seat):
         super().failed(failures, doubt)
         for local_rank, failure in failures.items():
             code, text = getattr(failure, "exitcode", 1) or 1, _text_of(failure)
-            self._workers.exited(
+            self._node.exited(
                 local_rank,
                 exit_code=code if code > 0 else None,
                 signum=-code if code < 0 else None,
@@ -248,7 +231,7 @@ class ForeignSeat(Seat):
     def stopped(self) -> None:
         """Report that no worker of the taken round runs any more."""
         if self.has_begun:
-            self._workers.stopped("the program restarts its workers")
+            self._node.stopped("the program restarts its workers")
 
     def close(self) -> None:
         """Leave the job if that has not happened, and wait until nothing runs here."""
@@ -267,28 +250,3 @@ def _text_of(failure: Any) -> str:
     if isinstance(message, dict):
         message = message.get("message", "")
     return str(message)
-
-
-def describe_end(ended: Ended) -> RendezvousError:
-    """Return why no further round begins on a node."""
-    text = ended.text or "the agent has ended"
-    match ended.kind:
-        case EndKind.REFUSED:
-            return RendezvousStateError(text)
-        case EndKind.UNREACHABLE:
-            return RendezvousConnectionError(text)
-        case EndKind.RELEASED:
-            return RendezvousGracefulExitError(text)
-        case EndKind.FAILED:
-            return RendezvousError(text)
-        case EndKind.CLOSED:
-            return RendezvousClosedError(text)
-        case EndKind.LEFT:
-            return RendezvousClosedError("this node has left the job")
-    finished = ended.finished
-    if finished is not None and finished.outcome == job_pb2.OUTCOME_SUCCEEDED:
-        return RendezvousGracefulExitError("the job has succeeded without this node")
-    if finished is not None and not finished.round:
-        return RendezvousTimeoutError(finished.verdict.text or text)
-    detail = "" if finished is None else finished.verdict.text
-    return RendezvousClosedError(f"{text}: {detail}" if detail and detail not in text else text)

@@ -20,9 +20,9 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
-from rallypoint.agent.embedded.agent_thread import AgentGone, EmbeddedAgent
-from rallypoint.agent.embedded.ended import Ended, EndKind
-from rallypoint.agent.embedded.foreign import ForeignWorkers
+from rallypoint.agent.embedded.agent_thread import AgentGone
+from rallypoint.agent.embedded.ended import Ended, EndKind, describe_outcome
+from rallypoint.agent.embedded.foreign import ForeignNode
 from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
 from rallypoint.client.errors import RallypointError
@@ -34,7 +34,7 @@ from rallypoint.torch.rendezvous.endings import (
     is_crash_of_spare,
     is_too_early,
 )
-from rallypoint.torch.rendezvous.errors import describe_outcome, to_error
+from rallypoint.torch.rendezvous.errors import to_error
 from rallypoint.torch.rendezvous.gathering import CannotServe, Gathering, NotFormed, shares_store
 
 log = get_logger()
@@ -68,11 +68,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._join_s, self._stop_s = options.join_timeout / 1000, options.shutdown_timeout / 1000
         self._read_s = options.coordinator_timeout_ms / 1000
         self._close_s = options.outcome_timeout / 1000
-        self._workers = ForeignWorkers(counts_workers=False)
-        self._agent: EmbeddedAgent | None = None
+        self._node: ForeignNode | None = None
         self._gathering: Gathering | None = None
-        self._announced = 0
-        """The round whose end `num_nodes_waiting` has announced."""
         self._pid = os.getpid()
         self._was_known: bool | None = None
         """What `shutdown` has returned; None: the handler is in use."""
@@ -111,10 +108,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             if order is None:  # a spare waits without a limit
                 ends_s = time.monotonic() + self._join_s
                 continue
-            self._workers.started([os.getpid()])
-            agent = self._require_agent()
-            coordinators = agent.agent.coordinators
-            self._gathering = Gathering(coordinators, self._job_id, agent.node_name, order)
+            node = self._require_node()
+            node.started([os.getpid()])
+            self._gathering = Gathering(node.coordinator, self._job_id, node.node_name, order)
             try:
                 left_s = max(0.0, ends_s - time.monotonic())
                 return self._gathering.enter(left_s, serve_s=self._read_s)
@@ -130,14 +126,16 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         torchrun restarts its workers when this is positive. It is not only the arrival of a node:
         also a node that was lost, a failure elsewhere, and the end of the job.
         """
-        return 0 if self._workers.stop_reason is None else 1
+        return 0 if self._node is None or self._node.stop_reason is None else 1
 
     def is_closed(self) -> bool:
         """Return whether the job has ended, as far as this node knows."""
-        ended = self._workers.ended
+        if self._node is None:
+            return False
+        ended = self._node.ended
         if ended is not None:
             return ended.finished is not None or ended.kind is EndKind.CLOSED
-        return self._agent is not None and self._agent.is_finishing
+        return self._node.is_finishing
 
     def set_closed(self) -> None:
         """End the job for all its nodes.
@@ -148,7 +146,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         if self.is_closed():
             return
-        name = "a node" if self._agent is None else f"node {self._agent.node_name}"
+        name = "a node" if self._node is None else f"node {self._node.node_name}"
         try:
             self._cancel(f"{name} closed the rendezvous")
         except RallypointError as error:
@@ -165,12 +163,12 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         what. A failure for good ends the job for all nodes.
         """
         error = sys.exc_info()[1]
-        if self._agent is None or is_too_early(sys._getframe(1)):
+        if self._node is None or is_too_early(sys._getframe(1)):
             return True
         if self._was_known is not None:
             return self._was_known
         is_known = self._was_known = self._leave(find_farewell(error))
-        ended = self._workers.ended
+        ended = self._node.ended
         if ended is not None and is_crash_of_spare(error):
             # Without this, torchrun would fail with that AttributeError (pytorch#133380).
             why = describe_outcome(ended, self._job_id) if ended.finished else ended.text
@@ -182,40 +180,36 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def _begin(self) -> None:
         """Start the agent, unless it runs."""
-        ended = self._workers.ended
-        if self._agent is not None and (ended is None or ended.finished is not None):
+        ended = None if self._node is None else self._node.ended
+        if self._node is not None and (ended is None or ended.finished is not None):
             return  # no other agent would change that
         self._was_known = None
-        self._workers = ForeignWorkers(counts_workers=False)
-        workers = self._workers
-        self._agent = EmbeddedAgent(
-            self._plan.settings(self._access), workers.attach, on_ended=workers.on_ended
-        )
+        self._node = ForeignNode(self._plan, counts_workers=False)
         try:
-            self._agent.start()
+            self._node.start()
         except AgentGone as error:
             raise torch_api.RendezvousStateError(str(error)) from error
         atexit.register(self._leave_at_exit)
 
-    def _require_agent(self) -> EmbeddedAgent:
-        assert self._agent is not None
-        return self._agent
+    def _require_node(self) -> ForeignNode:
+        assert self._node is not None
+        return self._node
 
     def _await_order(self, ends_s: float) -> RunOrder | None:
         """Return the next order, or None when the time of a spare is over."""
-        agent = self._require_agent()
+        node = self._require_node()
         order: RunOrder | Ended | None
         try:
-            order = self._workers.await_order(max(0.0, ends_s - time.monotonic()))
+            order = node.await_order(max(0.0, ends_s - time.monotonic()))
         except TimeoutError:
-            desired = agent.agent.state.desired
+            desired = node.agent.state.desired
             if isinstance(desired, DesiredStandby) and desired.spare:
                 return None
             # The coordinator has the same limit, and its verdict says more.
-            order = self._workers.wait_ended(VERDICT_S)
+            order = node.wait_ended(VERDICT_S)
         if order is None:
-            why, run_ending = self._describe_wait(), agent.run_ending
-            agent.close("torchrun gave up waiting for a round", LEAVE_S_MAX)
+            why, run_ending = self._describe_wait(), node.run_ending
+            node.close("torchrun gave up waiting for a round", LEAVE_S_MAX)
             if run_ending:
                 raise torch_api.RendezvousClosedError(run_ending)
             raise torch_api.RendezvousTimeoutError(
@@ -223,7 +217,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 f"{why} (--rdzv-conf join_timeout)"
             )
         if isinstance(order, Ended):
-            absence = agent.absence
+            absence = node.absence
             raise to_error(
                 order,
                 self._job_id,
@@ -234,9 +228,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def _describe_wait(self) -> str:
         """Return what the job waits for, in words; empty when that is not known."""
-        agent = self._require_agent()
-        if not agent.is_connected:
-            why = "" if agent.absence is None else f": {agent.absence.why}"
+        node = self._require_node()
+        if not node.is_connected:
+            why = "" if node.absence is None else f": {node.absence.why}"
             return f"; no coordinator answers at {self._endpoint}{why}"
         client = Client(self._endpoint, access=self._access)
         try:
@@ -252,7 +246,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         gathering, self._gathering = self._gathering, None
         if gathering is not None:
             gathering.close()
-        self._workers.stopped(why)
+        if self._node is not None:
+            self._node.stopped(why)
 
     def _cancel(self, reason: str) -> None:
         client = Client(self._endpoint, access=self._access)
@@ -264,32 +259,32 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
     def _leave(self, farewell: Farewell) -> bool:
         """Report what has become of this node, and end its agent; return whether that is known."""
         atexit.unregister(self._leave_at_exit)
-        agent, workers = self._require_agent(), self._workers
-        if workers.ended is not None:
+        node = self._require_node()
+        if node.ended is not None:
             self._end_round(farewell.text)
-            return workers.ended.finished is not None
-        is_over = not workers.round or workers.stop_reason is not None
+            return node.ended.finished is not None
+        is_over = not node.round or node.stop_reason is not None
         if farewell.is_failure and farewell.ends_job and is_over:
             self._fail_stopped(farewell)
         elif not farewell.is_leaving and not is_over:
-            workers.exited(
+            node.exited(
                 0, exit_code=farewell.exit_code, signum=farewell.signum, error=farewell.error
             )
         else:
-            if farewell.exit_code == 0 and workers.round and self._ends_after(farewell):
-                agent.join(LEAVE_S_MAX)
+            if farewell.exit_code == 0 and node.round and self._ends_after(farewell):
+                node.join(LEAVE_S_MAX)
                 return True
             farewell = farewell.leaving()
         if farewell.is_leaving:
-            agent.leave(farewell.text)  # first: a node that is ready would get the next round
+            node.leave(farewell.text)  # first: a node that is ready would get the next round
         self._end_round(farewell.text)
         ended = None if farewell.is_leaving else self._await_outcome(farewell)
         if ended is not None:
-            agent.join(LEAVE_S_MAX)
+            node.join(LEAVE_S_MAX)
             is_known = ended.finished is not None
         else:
-            was_connected = agent.is_connected
-            is_known = agent.close(farewell.text, LEAVE_S_MAX) and was_connected
+            was_connected = node.is_connected
+            is_known = node.close(farewell.text, LEAVE_S_MAX) and was_connected
         if not is_known:
             then = "it will count this node as lost"
             log.warning("end_not_reported", why="no coordinator answers", then=then)
@@ -303,7 +298,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         """
         self._end_round(farewell.text)
         try:
-            order = self._workers.await_order(self._close_s)
+            order = self._require_node().await_order(self._close_s)
         except TimeoutError:
             return False
         return isinstance(order, Ended) and order.finished is not None
@@ -314,16 +309,16 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         A node that left before that would be taken for the cause, and the job would continue.
         """
         limit_s = self._close_s
-        if farewell.is_failure and self._require_agent().is_connected:
+        if farewell.is_failure and self._require_node().is_connected:
             limit_s = max(limit_s, self._stop_s + STOP_SLACK_S)
-        ended = self._workers.wait_ended(limit_s)
+        ended = self._require_node().wait_ended(limit_s)
         if ended is None and farewell.is_failure:
             self._fail_stopped(farewell)
         return ended
 
     def _fail_stopped(self, farewell: Farewell) -> None:
         """End the job although its round is being stopped for another reason."""
-        name = self._require_agent().node_name
+        name = self._require_node().node_name
         try:
             self._cancel(f"node {name} failed: {farewell.text}")
         except RallypointError as error:
@@ -331,7 +326,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def _leave_at_exit(self) -> None:
         """Leave the job when torchrun ends without `shutdown`, as after a signal."""
-        if os.getpid() == self._pid and self._agent is not None:
-            self._agent.leave("torchrun ends")
+        if os.getpid() == self._pid and self._node is not None:
+            self._node.leave("torchrun ends")
             self._end_round("torchrun ends")
-            self._agent.close("torchrun ends", LEAVE_S_MAX)
+            self._node.close("torchrun ends", LEAVE_S_MAX)

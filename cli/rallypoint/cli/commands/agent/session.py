@@ -31,7 +31,7 @@ from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.report.reports import new_listener, new_reports
-from rallypoint.elastic.node.built_in import NoCoordinator, end_with, reaching_coordinator
+from rallypoint.elastic.node.built_in import NoCoordinator, reaching_coordinator
 from rallypoint.wire.access import Access
 
 log = get_logger()
@@ -97,11 +97,7 @@ async def _live(
         gc.freeze()
         gc.enable()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                watcher = tasks.create_task(end_with(failed, agent))
-                exit_code = await live(agent, host, consoles)
-                watcher.cancel()
-            return exit_code
+            return await live(agent, host, consoles, failed)
         finally:
             if keeper is not None:
                 keeper.is_over = reports.has_outcome
