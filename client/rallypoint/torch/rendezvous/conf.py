@@ -21,11 +21,10 @@ from rallypoint.agent.launch.options import (
     read_config,
 )
 from rallypoint.agent.launch.plan import LaunchPlan
+from rallypoint.base.addresses import COORDINATOR_PORT, parse_endpoints
 from rallypoint.base.values import BadValue
 from rallypoint.wire.access import TOKEN_VARIABLES
 
-DEFAULT_PORT = 50_051
-"""The coordinator's, when the endpoint names none."""
 NO_ID = "none"
 """torchrun's id of every job that has none."""
 
@@ -68,27 +67,16 @@ def hide_tokens() -> None:
 
 
 def _parse_endpoints(endpoint: str) -> str:
-    """Return host:port of every coordinator in the text, with commas in between.
-
-    What torch accepts as an endpoint is one address, so each part of the text is one.
-    """
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
-    endpoint = (endpoint or "").strip()
-    if not endpoint:
+    """Return host:port of every coordinator in the text, with commas in between."""
+    if not (endpoint or "").strip():
         raise ValueError(
             "--rdzv-endpoint is missing: name a coordinator, HOST[:PORT]; "
-            f"start one with `rallypoint coordinator --port {DEFAULT_PORT}`"
+            f"start one with `rallypoint coordinator --port {COORDINATOR_PORT}`"
         )
-    found = []
-    for part in endpoint.split(","):
-        if not part.strip():
-            raise ValueError(f"--rdzv-endpoint={endpoint}: an address is missing at a comma")
-        host, port = parse_rendezvous_endpoint(part, DEFAULT_PORT)
-        if port == 0:
-            raise ValueError(f"--rdzv-endpoint={endpoint}: port 0 names no coordinator")
-        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    return ",".join(dict.fromkeys(found))
+    try:
+        return parse_endpoints(endpoint.strip())
+    except ValueError as error:
+        raise ValueError(f"--rdzv-endpoint: {error} of a coordinator") from None
 
 
 def _find_id(params: RendezvousParameters) -> str:
