@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from rallypoint.base import log, names
+from rallypoint.wire.loading import load_grpc
 from support.machines.resolver import Resolver, install
 from support.processes.processes import Witness
 from support.tries.commit import find_commit
 from support.tries.drawing import Drawing
 from support.tries.skips import Skips
 from support.tries.times import Meter, Times
+
+load_grpc()  # as agents do: handlers of fork crash children while other threads are in gRPC
 
 HERE = Path(__file__).parent
 FIRST = (

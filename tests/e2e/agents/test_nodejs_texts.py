@@ -87,7 +87,7 @@ def test_refusal_is_judged_by_its_reason(world: World, client: Client) -> None:
     random.Random(1).shuffle(shuffled := list(status.details))
 
     for details in (*orders, shuffled):
-        ending = read_ending(world, client, Status(code=code, details=details))
+        ending = read_ending(world, client, Status(code=status.code, details=details))
         assert ending == {"text": "refused", "exitCode": 2}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -320,27 +322,40 @@ def test_worker_of_an_old_round_is_refused() -> None:
         assert "round" in errors[0]
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_child_gets_an_error(store: Store) -> None:
-    """Its parent's store still works."""
-    store.set("k", "v")
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        text = "no error"
-        try:
-            store.get("k")
-        except StoreError as error:
-            text = str(error)
-        os.write(writing, text.encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
+FORKING = """
+import os
+from rallypoint.torch import Store
+from rallypoint.torch.store.failures import StoreError
 
-    assert "this process was forked" in text
-    assert b"v" == store.get("k")
+store = Store.from_environment(prefix="forking/")
+store.set("k", "v")
+if pid := os.fork():
+    os.waitpid(pid, 0)
+    print(store.get("k").decode())
+else:
+    try:
+        store.get("k")
+    except StoreError as error:
+        os.write(1, f"{error}\\n".encode())
+    os._exit(0)
+"""
+
+
+def test_forked_child_gets_an_error(room: Room) -> None:
+    """Its parent's store still works. The parent is a worker: it runs no coordinator beside it."""
+    argv = [sys.executable, "-W", "ignore", "-c", FORKING]
+    done = subprocess.run(
+        argv,
+        env=os.environ | room.environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    error, value = done.stdout.splitlines()
+
+    assert "this process was forked" in error
+    assert "v" == value
 
 
 def test_closed_store_fails_and_its_clone_works(room: Room) -> None:

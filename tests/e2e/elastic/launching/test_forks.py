@@ -28,7 +28,7 @@ if __name__ == "__main__":
             rdzv_endpoint=sys.argv[1], rdzv_configs={"last_call_timeout": 1},
             start_method="fork", monitor_interval=0.05, local_addr="127.0.0.1",
         )
-        print(*elastic_launch(config, rank)().values())
+        print(*sorted(elastic_launch(config, rank)().values()))  # torch: as they end
 """
 HELD = """
 import os, sys
