@@ -21,7 +21,8 @@ def train() -> None:
         optimizer.zero_grad()
         steps += 1
     where = f"rank {accelerator.process_index} of {accelerator.num_processes}"
-    print(f"{where}: {steps} steps, mixed precision {accelerator.mixed_precision}")
+    # One write: the ranks share a stream.
+    print(f"{where}: {steps} steps, mixed precision {accelerator.mixed_precision}\n", end="")
     accelerator.end_training()
 
 

@@ -19,7 +19,9 @@ def train() -> None:
     for _ in range(3):
         engine.backward(engine(torch.randn(4, 8)).square().mean())
         engine.step()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {engine.global_steps} steps")
+    # One write: the ranks share a stream.
+    rank, world = dist.get_rank(), dist.get_world_size()
+    print(f"rank {rank} of {world}: {engine.global_steps} steps\n", end="")
 
 
 if __name__ == "__main__":

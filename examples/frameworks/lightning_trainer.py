@@ -51,7 +51,9 @@ def train() -> None:
     weights = [torch.zeros(1) for _ in range(trainer.world_size)]
     torch.distributed.all_gather(weights, weight.detach())
     assert all(torch.equal(other, weights[0]) for other in weights), "ranks hold different weights"
-    print(f"rank {trainer.global_rank} of {trainer.world_size}: {trainer.global_step} steps")
+    # One write: the ranks share a stream.
+    where = f"rank {trainer.global_rank} of {trainer.world_size}"
+    print(f"{where}: {trainer.global_step} steps\n", end="")
 
 
 if __name__ == "__main__":

@@ -12,5 +12,6 @@ metric = MulticlassAccuracy(num_classes=max(world, 3), average="micro")
 metric.update(torch.tensor([0, 1, 2, rank]), torch.tensor([0, 1, 2, 0]))
 accuracy = float(metric.compute())
 assert accuracy == (3 * world + 1) / (4 * world), accuracy
-print(f"rank {rank} of {world}: accuracy {accuracy:g}")
+# One write: the ranks share a stream.
+print(f"rank {rank} of {world}: accuracy {accuracy:g}\n", end="")
 dist.destroy_process_group()

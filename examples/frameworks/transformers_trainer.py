@@ -35,7 +35,9 @@ def train() -> None:
             model=BertForSequenceClassification(config), args=arguments, train_dataset=samples
         )
         result = trainer.train()
-    print(f"rank {arguments.process_index} of {arguments.world_size}: {result.global_step} steps")
+    # One write: the ranks share a stream.
+    where = f"rank {arguments.process_index} of {arguments.world_size}"
+    print(f"{where}: {result.global_step} steps\n", end="")
 
 
 if __name__ == "__main__":

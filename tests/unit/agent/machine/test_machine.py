@@ -660,7 +660,7 @@ Reference = Callable[[Machine, Path, str, int, Collection[int]], frozenset[int] 
 @pytest.fixture
 def torchs(monkeypatch: pytest.MonkeyPatch) -> Reference:
     """torch's own function, with our folders for /sys and our GPUs for CUDA's."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="compares with functions that only torch 2.13 has")
     if not torch.__version__.startswith("2.13."):
         pytest.skip("compares with functions that only torch 2.13 has")
     from torch.numa import binding

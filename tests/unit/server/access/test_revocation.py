@@ -243,11 +243,14 @@ async def test_session_without_hello_ends(tmp_path: Path, lines: list[Any]) -> N
     ):
         call: Any = agent_grpc.AgentServiceStub(channel).Session(metadata=bearer(OLD))
         await call.wait_for_connection()
-        await watch(channel, bearer(OLD))  # answered after the session has arrived
+        watching = await watch(channel, bearer(OLD))  # answered after the session has arrived
         write_rules(site.auth, STRANGER)
 
-        assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await ending(call)
-    assert [("x", "Session", "ACCESS_TOKEN_INVALID")] == ended(lines)
+        for one in (call, watching):
+            assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await ending(one)
+    assert sorted(ended(lines)) == [
+        ("x", method, "ACCESS_TOKEN_INVALID") for method in ("Session", "WatchEvents")
+    ]
 
 
 class Source:
