@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import signal
 import time
@@ -69,7 +70,8 @@ async def test_worker_that_is_dead_by_then_was_not_signalled(
 ) -> None:
     """A stop that the agent sends before it has read of an exit does not explain that exit."""
     pid = await talk.start(*PYTHON, "import sys; sys.exit(3)")
-    witness.watch(pid)
+    with contextlib.suppress(ProcessLookupError):  # it is dead, and its helper has seen that
+        witness.watch(pid)
     assert witness.await_deaths() == []
     talk.host.signal(TERM)
     talk.host.sweep(1, 5_000)
