@@ -61,7 +61,7 @@ def test_values_and_lines(world: World, start_method: str) -> None:
 
     out = done.stdout.splitlines()
     # Agents end what killed agents of other tests have left.
-    err = [line for line in done.stderr.splitlines() if "leftovers_killed" not in line]
+    err = [line for line in done.stderr.splitlines() if "their agent is dead" not in line]
     assert (out[0], out[-1]) == ("round 1: 3 workers start", "[5, 6, 9]")
     assert out[-2].startswith("done after ")
     assert sorted(out[1:-2]) == [f"[rank {rank}] äöü of {rank}" for rank in range(3)]
