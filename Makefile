@@ -54,14 +54,15 @@ unexport PYTHONDONTWRITEBYTECODE
 test: $(STAMP) ## run the unit tests, some seeds, and a quarter of what starts processes
 	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
-# Unit tests of what starts processes, or imports torch: not for test-fast.
-PARTS_WITH_PROCESSES := $(addprefix tests/unit/,agent/helper elastic release torch wire/test_loading.py \
-	$(addprefix server/,etcd journal/etcd journal/sqlite routing shards))
+# Unit tests that start processes or servers, or import torch: not for test-fast.
+PARTS_THAT_WAIT := $(addprefix tests/unit/,client elastic release torch wire/test_loading.py \
+	$(addprefix agent/,embedded helper hosting preload) \
+	$(addprefix server/,access etcd hosting journal/etcd journal/sqlite relays routing rpc shards))
 .PHONY: test-fast
-test-fast: JOBS = 3  # unit tests do not wait
+test-fast: JOBS = 4  # these hardly wait
 test-fast: $(STAMP) ## run most unit tests and a few simulation seeds
 	$(PYTEST) --budget 60 -m "not long and not nightly and not records" \
-		$(addprefix --ignore ,$(HYGIENE) $(PARTS_WITH_PROCESSES)) \
+		$(addprefix --ignore ,$(HYGIENE) $(PARTS_THAT_WAIT)) \
 		tests/unit "tests/sim/test_simulation.py::test_every_seed_is_safe_and_comes_to_rest" $(ARGS)
 
 .PHONY: test-long
