@@ -108,8 +108,15 @@ def is_forked(pid: int) -> bool:
 
 
 def is_forkserver(pid: int) -> bool:
-    """Return whether a process is a forkserver: its forks have not its socket to the helper."""
-    return is_forked(pid) and Path("/proc", str(pid), "fd", str(FORKSERVER_FDS[1])).is_symlink()
+    """Return whether a process is a forkserver: its forks have not its socket to the helper.
+
+    A fork that has only begun has it still, and is a child of a forkserver.
+    """
+    socket = Path("/proc", str(pid), "fd", str(FORKSERVER_FDS[1]))
+    try:
+        return is_forked(pid) and socket.is_symlink() and not is_forked(parent_of(pid))
+    except OSError:  # gone
+        return False
 
 
 def parent_of(pid: int) -> int:
