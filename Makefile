@@ -55,8 +55,8 @@ test: $(STAMP) ## run the unit tests, some seeds, and a quarter of what starts p
 	$(PYTEST_TWICE) --budget 240 -m "not long and not nightly and not records" --ignore $(HYGIENE) $(ARGS)
 
 # Unit tests that start processes or servers, or import torch: not for test-fast.
-PARTS_THAT_WAIT := $(addprefix tests/unit/,client elastic release torch wire/test_loading.py \
-	$(addprefix agent/,embedded helper hosting preload) \
+PARTS_THAT_WAIT := $(addprefix tests/unit/,client elastic embedded release torch wire/test_loading.py \
+	$(addprefix agent/,helper hosting preload) \
 	$(addprefix server/,access etcd hosting journal/etcd journal/sqlite relays routing rpc shards))
 .PHONY: test-fast
 test-fast: JOBS = 4  # these hardly wait

@@ -1,7 +1,7 @@
 """What an agent needs of the workers of its node, whatever program starts them.
 
-`workers.supervisor.Supervisor` starts them itself. `embedded.foreign.ForeignWorkers` stands for
-workers that another launcher runs.
+`workers.supervisor.Supervisor` starts them itself. `rallypoint.embedded.foreign.ForeignWorkers`
+stands for workers that another launcher runs.
 """
 
 from __future__ import annotations

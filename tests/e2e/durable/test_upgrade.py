@@ -24,7 +24,7 @@ from support.processes.world import World
 VERSION = "9.1.0"
 FORMAT = batches.FORMAT + 1
 """Of the journal."""
-ROOTS = ("agent", "base", "cli", "client", "proto", "server")
+ROOTS = ("agent", "base", "cli", "client", "elastic", "proto", "server")
 _RECORD_PROTO = "rallypoint/journal/v1/record.proto"
 
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rallypoint.agent.core.desired import RunOrder
-from rallypoint.agent.embedded.ended import Ended
-from rallypoint.agent.embedded.foreign import ForeignNode
 from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.launch.plan import LaunchPlan
+from rallypoint.embedded.ended import Ended
+from rallypoint.embedded.foreign import ForeignNode
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Settings, serving
 

@@ -17,14 +17,14 @@ import pytest
 import rallypoint
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-ROOTS = ("base", "proto", "client", "server", "agent", "cli")
+ROOTS = ("base", "proto", "client", "server", "agent", "elastic", "cli")
 MODULE_LINES_MAX = 500
 """Lines of a module that a person wrote. At 400, ask whether it decides two things."""
 TEST_LINES_MAX = 900
 """The same for a module of the tests: what one test alone needs stands in that test."""
 FOLDER_MODULES_MAX = 20
 """Modules of a folder, `__init__.py` included. Rooms follow subjects, not counts."""
-WITHOUT_TORCH = ("agent", "cli", "client", "elastic", "server", "worker")
+WITHOUT_TORCH = ("agent", "cli", "client", "elastic", "embedded", "server", "worker")
 IMPORT_TIMEOUT_S = 60  # an import that hangs fails here, not in the job's own limit
 
 

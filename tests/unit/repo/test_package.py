@@ -20,6 +20,7 @@ PORTIONS = (
     "cli",
     "client",
     "elastic",
+    "embedded",
     "journal",
     "relay",
     "server",
@@ -29,7 +30,8 @@ PORTIONS = (
     "worker",
 )
 FOLDERS = (
-    *("agent", "base", "benchmarks", "cli", "client", "examples", "proto", "release", "server"),
+    *("agent", "base", "benchmarks", "cli", "client", "elastic", "examples"),
+    *("proto", "release", "server"),
 )
 SUFFIXES = ("", ".go", ".json", ".js", ".mod", ".proto", ".py", ".service", ".sbatch", ".yaml")
 """Without one: a Dockerfile, for example."""

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PRODUCT = ("agent", "base", "benchmarks", "cli", "client", "examples", "proto", "release", "server")
+PRODUCT = (
+    *("agent", "base", "benchmarks", "cli", "client", "elastic", "examples"),
+    *("proto", "release", "server"),
+)
 PLAIN = (
     *("CONTRIBUTING.md", "CHANGELOG.md", "README.md", "SECURITY.md", "docs"),
     *PRODUCT,

@@ -21,7 +21,7 @@ from rallypoint.v1 import job_pb2, node_pb2
 from support.operator import transcripts
 
 REPOSITORY = Path(__file__).parents[4]
-PORTIONS = ("agent", "base", "cli", "client", "proto", "server")
+PORTIONS = ("agent", "base", "cli", "client", "elastic", "proto", "server")
 ASK_NOTHING = ("certs", "completion", "context", "token")
 """Commands that ask no coordinator."""
 ASKING = "|".join(name for name in COMMANDS if name not in ASK_NOTHING)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.options import (
     ATTEMPTS,
@@ -22,6 +21,7 @@ from rallypoint.agent.launch.options import (
     SECONDS,
 )
 from rallypoint.agent.launch.plan import LaunchPlan
+from rallypoint.embedded.python_log import use_python_log
 from rallypoint.torch.rendezvous.conf import read_conf
 from rallypoint.wire.access import PLAIN
 

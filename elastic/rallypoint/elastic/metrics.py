@@ -18,8 +18,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar, overload
 
-from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
+from rallypoint.embedded.python_log import use_python_log
 
 log = get_logger()
 

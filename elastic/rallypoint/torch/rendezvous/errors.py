@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed.elastic.rendezvous import api
 
-from rallypoint.agent.embedded.ended import Ended, EndKind, describe_end, describe_outcome
+from rallypoint.embedded.ended import Ended, EndKind, describe_end, describe_outcome
 from rallypoint.wire.coordinators import describe_start
 
 

@@ -30,9 +30,9 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TextIO
 
-from rallypoint.agent.embedded.python_log import LEVEL_ENV, use_python_log
 from rallypoint.base.interpreter import hear_python_path
 from rallypoint.base.log import get_logger
+from rallypoint.embedded.python_log import LEVEL_ENV, use_python_log
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -21,8 +21,6 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
 from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.core.reports import GoodbyeKind
-from rallypoint.agent.embedded.ended import Ended, EndKind, find_kind
-from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.agent.life import take_part
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import Workers
@@ -31,6 +29,8 @@ from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
+from rallypoint.embedded.ended import Ended, EndKind, find_kind
+from rallypoint.embedded.python_log import use_python_log
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.access import Access
 from rallypoint.wire.loading import FORKS, claim_grpc, has_fork_handlers

@@ -10,7 +10,6 @@ from functools import partial
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.agent.embedded.node import EmbeddedNode, View
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.helper.subreaping import hold_subreaper, release_subreaper
@@ -20,6 +19,7 @@ from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles
 from rallypoint.elastic.node.local_workers import LocalWorkers
 from rallypoint.elastic.node.seat import Seat, find_built_in
+from rallypoint.embedded.node import EmbeddedNode, View
 
 
 class LocalSeat(Seat):

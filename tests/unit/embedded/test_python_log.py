@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rallypoint.agent.embedded.python_log import PythonLogger
+from rallypoint.embedded.python_log import PythonLogger
 
 
 @contextmanager

@@ -17,12 +17,12 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.core.state import Ending
-from rallypoint.agent.embedded.agent_thread import AgentGone, Coordinator, EmbeddedAgent, NewWorkers
-from rallypoint.agent.embedded.ended import Ended
 from rallypoint.agent.hosting.keeper import CannotHost, Keeper
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.base.log import get_logger
+from rallypoint.embedded.agent_thread import AgentGone, Coordinator, EmbeddedAgent, NewWorkers
+from rallypoint.embedded.ended import Ended
 from rallypoint.wire.access import Access
 
 log = get_logger()

@@ -16,10 +16,10 @@ import pytest
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStandby
-from rallypoint.agent.embedded import agent_thread
-from rallypoint.agent.embedded.agent_thread import AgentGone
-from rallypoint.agent.embedded.ended import Ended, EndKind
-from rallypoint.agent.embedded.foreign import ForeignNode
+from rallypoint.embedded import agent_thread
+from rallypoint.embedded.agent_thread import AgentGone
+from rallypoint.embedded.ended import Ended, EndKind
+from rallypoint.embedded.foreign import ForeignNode
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import PLAIN, Access

@@ -20,13 +20,13 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from rallypoint.agent.core.desired import DesiredStandby, RunOrder
-from rallypoint.agent.embedded.agent_thread import AgentGone
-from rallypoint.agent.embedded.ended import Ended, EndKind, describe_outcome
-from rallypoint.agent.embedded.foreign import ForeignNode
-from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.base.log import get_logger
 from rallypoint.client.errors import RallypointError
 from rallypoint.client.sync import Client
+from rallypoint.embedded.agent_thread import AgentGone
+from rallypoint.embedded.ended import Ended, EndKind, describe_outcome
+from rallypoint.embedded.foreign import ForeignNode
+from rallypoint.embedded.python_log import use_python_log
 from rallypoint.torch.rendezvous.conf import read_conf
 from rallypoint.torch.rendezvous.endings import (
     Farewell,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.embedded.ended import Ended, EndKind, describe_end
 from rallypoint.agent.session.endings import NO_COORDINATOR
+from rallypoint.embedded.ended import Ended, EndKind, describe_end
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, verdict_pb2
 

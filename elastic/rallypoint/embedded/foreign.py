@@ -17,11 +17,11 @@ from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import DesiredStandby, DesiredStop, Notice, RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.embedded.agent_thread import Coordinator
-from rallypoint.agent.embedded.ended import Ended
-from rallypoint.agent.embedded.node import EmbeddedNode
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
+from rallypoint.embedded.agent_thread import Coordinator
+from rallypoint.embedded.ended import Ended
+from rallypoint.embedded.node import EmbeddedNode
 
 _WITHDRAWN = "the round was stopped before it started here"
 

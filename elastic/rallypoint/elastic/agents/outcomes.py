@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from rallypoint.agent.core.held_round import HeldRound, LocalWorker
-from rallypoint.agent.embedded.ended import Ended
 from rallypoint.agent.torchelastic.last_round import has_failed
 from rallypoint.agent.torchelastic.root_cause import exit_number, to_torch_form
 from rallypoint.elastic.errors import ProcessFailure
+from rallypoint.embedded.ended import Ended
 from rallypoint.v1 import job_pb2, verdict_pb2
 
 

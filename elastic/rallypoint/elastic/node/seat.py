@@ -9,15 +9,15 @@ from typing import Any
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
-from rallypoint.agent.embedded.agent_thread import AgentGone, Coordinator
-from rallypoint.agent.embedded.ended import EndKind, describe_end
-from rallypoint.agent.embedded.foreign import ForeignNode
-from rallypoint.agent.embedded.node import EmbeddedNode, View
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.elastic.node.built_in import reaching_coordinator
 from rallypoint.elastic.rendezvous import api
 from rallypoint.elastic.rendezvous.api import RendezvousError, RendezvousStateError
 from rallypoint.elastic.rendezvous.coordinated import check_preload
+from rallypoint.embedded.agent_thread import AgentGone, Coordinator
+from rallypoint.embedded.ended import EndKind, describe_end
+from rallypoint.embedded.foreign import ForeignNode
+from rallypoint.embedded.node import EmbeddedNode, View
 from rallypoint.v1 import job_pb2
 
 PID_MAX = 1 << 22

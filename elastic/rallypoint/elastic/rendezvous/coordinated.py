@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rallypoint.agent.embedded.python_log import use_python_log
 from rallypoint.agent.hosting.decision import find_shared_job_id
 from rallypoint.agent.launch.meeting import C10D_PORT, Meeting, host_at
 from rallypoint.agent.launch.notes import log_notes
@@ -30,6 +29,7 @@ from rallypoint.elastic.rendezvous.api import (
     RendezvousParameters,
     RendezvousStoreInfo,
 )
+from rallypoint.embedded.python_log import use_python_log
 from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
