@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +27,6 @@ from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.announcements import Announcements
 from rallypoint.server.clock import JUMP_MS, JournalClock, wall_ms
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.phase import Phase
@@ -38,6 +37,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.inbox import INBOX_MAX, Inbox, Item, Query, dismiss
 from rallypoint.server.journal.compaction import Compaction
 from rallypoint.server.journal.interface import Journal
+from rallypoint.server.listeners import Listeners
 from rallypoint.server.stepper import Stepper, Turn
 
 log = get_logger()
@@ -60,21 +60,6 @@ lease, and the precision with which a stall is measured."""
 T = TypeVar("T")
 
 
-class Outlet(Protocol):
-    """Carries effects to agents and readers. Never blocks."""
-
-    def carry_out(
-        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> Sequence[inputs.JobBroken]:
-        """Carry out the effects of a journalled turn, in order; wake watchers of `changed`.
-
-        Returns: The jobs that have to end, because a bug kept an effect from their workers.
-        """
-
-    def end(self) -> None:
-        """End every stream and watcher: no turn will come."""
-
-
 class InputRefused(Exception):
     """The core refused a request."""
 
@@ -95,7 +80,7 @@ class Coordinator:
         self,
         state: State,
         journal: Journal,
-        outlet: Outlet,
+        listeners: Listeners,
         clock: JournalClock,
         *,
         announces: bool,
@@ -109,7 +94,7 @@ class Coordinator:
         Args:
             state: what the coordinator knows at its start.
             journal: where records go.
-            outlet: where effects go.
+            listeners: hear the effects.
             clock: journal time.
             announces: whether to log what happens to jobs.
             is_shared: whether another coordinator may own this part of the jobs next.
@@ -120,7 +105,7 @@ class Coordinator:
         self._state = state
         self._stepper = Stepper(state)
         self._journal = journal
-        self._outlet = outlet
+        self._listeners = listeners
         self._clock = clock
         self._announcements = Announcements(state, may_open) if announces else None
         self._may_log = may_log
@@ -238,7 +223,7 @@ class Coordinator:
             self._has_ended = True
             dismiss((*arrived, *self._unanswered), CoordinatorEnded())
             self._inbox.dismiss(CoordinatorEnded())
-            self._outlet.end()
+            self._listeners.end()
 
     async def _wait(self) -> list[Item]:
         """Return what has arrived; nothing when a deadline is due."""
@@ -299,7 +284,7 @@ class Coordinator:
         if turn.records:
             await self._append(turn.records, now_ms)
         if turn.effects or turn.changed:
-            broken = self._outlet.carry_out(turn.effects, turn.changed, self._state, now_ms)
+            broken = self._listeners.carry_out(turn.effects, turn.changed, self._state)
             self._rest[:0] = [one for one in broken if self._is_open(one.job_id)]
         if self._announcements is not None:
             with _containing():

@@ -97,7 +97,7 @@ def _show_before_the_append() -> list[Patch]:
 
     def lose(writes: ShardWrites, turn: Any) -> None:
         owner = writes._owner
-        owner.outboxes.carry_out(turn.effects, turn.changed, turn.state, turn.now_ms)
+        owner.listeners.carry_out(turn.effects, turn.changed, turn.state)
         for stream in list(owner._streams.values()):
             owner._write(stream)
         real(writes, turn)

@@ -67,9 +67,9 @@ class KeyCalls:
     def __init__(self, server: Server, tokens: WorkerTokens) -> None:
         self._server = server
         self._tokens = tokens
-        self._waits = server.outboxes.keys
+        self._waits = server.keys
         unused = cast(Any, None)
-        self._service = KeyValueService(unused, server.outboxes, server.state, tokens)
+        self._service = KeyValueService(unused, server.keys, server.state, tokens)
         self._writes: dict[int, tuple[inputs.WriteKeys, Call]] = {}
         """Submitted, by the identity of the input; no turn has stepped it yet."""
         self._refused: dict[int, Refusal] = {}
@@ -159,7 +159,7 @@ class KeyCalls:
     def _written(self, call: Call, answer: Answer) -> Any:
         """Return the answer to a request that changes keys, as the service does."""
         keys = [one.key for one in call.request.writes]
-        return views.written_message(answer, self._server.outboxes, keys)
+        return views.written_message(answer, self._server.keys, keys)
 
     def _read(self, call: Call, read: convert.Get | convert.Page) -> None:
         state, now_ms = self._server.state, self._server.now_ms()

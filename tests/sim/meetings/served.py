@@ -39,7 +39,7 @@ class Calls:
         self._server = server
         self._tokens = tokens
         unused = cast(Any, None)
-        self._service = BarrierService(unused, server.outboxes, server.state, tokens, unused)
+        self._service = BarrierService(unused, server.barriers, server.state, tokens, unused)
         self._new: dict[int, tuple[inputs.Arrive, Call, int]] = {}
         """Submitted, by the identity of the input, and shown by no turn yet; each with how long the
         server had been late by then."""
@@ -99,7 +99,7 @@ class Calls:
             status = broken_status(arrive.key, ended)
             world.meetings.answer(call, status.SerializeToString(), is_status=True)
         else:
-            message = released_message(ended, self._server.outboxes)
+            message = released_message(ended, self._server.barriers)
             world.meetings.answer(call, message.SerializeToString(), is_status=False)
 
     def list(self, job_id: JobId, page_size: int) -> None:

@@ -67,7 +67,7 @@ def _show_before_writing() -> list[Patch]:
 
     def lose(writes: Writes, turn: Any) -> None:
         server = writes._server
-        server.outboxes.carry_out(turn.effects, turn.changed, turn.state, turn.now_ms)
+        server.listeners.carry_out(turn.effects, turn.changed, turn.state)
         for stream in list(server._streams.values()):
             server._write(stream)
         real(writes, turn)

@@ -155,7 +155,7 @@ def _wake_no_reader() -> list[Patch]:
 
 def _keep_watching() -> list[Patch]:
     """Forget to end the watches of a round that is over."""
-    return [(waits.KeyWaits, "note_jobs", lambda waiting, jobs, state: None)]
+    return [(waits.KeyWaits, "note_job", lambda waiting, job_id, state: None)]
 
 
 def _read_too_long() -> list[Patch]:

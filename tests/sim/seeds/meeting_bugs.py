@@ -142,7 +142,7 @@ def _mix_up_payloads() -> list[Patch]:
 
 def _forget_who_waits() -> list[Patch]:
     """Do not wake the calls that wait for a generation."""
-    return [(BarrierWaits, "end", lambda waits, over: None)]
+    return [(BarrierWaits, "_answer", lambda waits, over: None)]
 
 
 def _forget_arrivals_in_the_journal() -> list[Patch]:

@@ -110,7 +110,7 @@ class ShardServer(Server):
         if not self.is_ended:
             self.shake()
         self.is_halted = True
-        self.outboxes.end()
+        self.listeners.end()
         for stream in list(self._streams.values()):
             self._write(stream)
         self.end()

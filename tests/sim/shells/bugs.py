@@ -32,6 +32,7 @@ from rallypoint.server.core import restore
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.listeners import Listeners
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
@@ -60,15 +61,15 @@ def _forget_to_wake_the_link() -> Patch:
 
 def _act_before_hearing() -> Patch:
     """Carry out effects at the start of a turn, before its inputs: they are those of the last."""
-    real = Outboxes.carry_out
-    waiting: WeakKeyDictionary[Outboxes, tuple[Any, ...]] = WeakKeyDictionary()
+    real = Listeners.carry_out
+    waiting: WeakKeyDictionary[Listeners, tuple[Any, ...]] = WeakKeyDictionary()
 
-    def carry_out(self: Outboxes, *turn: Any) -> Any:
+    def carry_out(self: Listeners, *turn: Any) -> Any:
         before = waiting.pop(self, None)
         waiting[self] = turn
         return () if before is None else real(self, *before)
 
-    return Outboxes, "carry_out", carry_out
+    return Listeners, "carry_out", carry_out
 
 
 def _ignore_stalls() -> Patch:

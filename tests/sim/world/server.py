@@ -22,11 +22,14 @@ from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listeners
+from rallypoint.server.rpc.barriers.waits import BarrierWaits
 from rallypoint.server.rpc.calls import InvalidMessage
 from rallypoint.server.rpc.convert.hello import to_hello
 from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.rpc.envelopes import Envelopes
 from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
@@ -70,7 +73,8 @@ class Server:
         self.is_durable = past.state.durable
         timing = past.state.timing
         self.outboxes = Outboxes()
-        self.outboxes.epoch = past.state.epoch
+        self.barriers, self.keys = BarrierWaits(), KeyWaits()
+        self.listeners = Listeners(past.state, self.outboxes, self.barriers, self.keys)
         secret = SECRET if self.is_durable else None
         self.tokens = tokens = WorkerTokens(self.state.coordinator_id, secret)
         self.envelopes = Envelopes(self.outboxes, self.state, tokens, ResumeTokens(secret))
@@ -324,7 +328,7 @@ class Server:
     def show(self, turn: Steps) -> None:
         """Carry out what a turn has decided, and answer everyone."""
         state = turn.state
-        self.outboxes.carry_out(turn.effects, turn.changed, state, turn.now_ms)
+        self.listeners.carry_out(turn.effects, turn.changed, state)
         for input, refusal in turn.stepped:
             self.world.operators.stepped(input, refusal)
             if isinstance(input, inputs.Hello) and refusal is None:

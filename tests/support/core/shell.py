@@ -19,7 +19,12 @@ from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.listeners import Listeners
+from rallypoint.server.rpc.barriers.waits import BarrierWaits
+from rallypoint.server.rpc.events.waits import EventWaits
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.watchers import Watchers
 from support.core.fake_agents import identity
 from support.journal.recording import RecordingJournal
 
@@ -104,9 +109,13 @@ class Shell:
         self.journal = FullJournal("c")
         self.state = State("c", 1, first_epoch=1, durable=True)
         self.outboxes = Outboxes()
+        self.watchers, self.barriers = Watchers(), BarrierWaits()
+        self.listeners = Listeners(
+            *(self.state, self.outboxes, self.barriers, KeyWaits(), self.watchers, EventWaits())
+        )
         self.clock = WatchedClock()
         self.coordinator = Coordinator(
-            self.state, self.journal, self.outboxes, self.clock, announces=False
+            self.state, self.journal, self.listeners, self.clock, announces=False
         )
         self.running: asyncio.Task[None] | None = None
 

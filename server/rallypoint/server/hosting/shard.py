@@ -24,10 +24,13 @@ from rallypoint.server.core.state.holding import Together
 from rallypoint.server.core.state.state import State
 from rallypoint.server.etcd.address import EtcdAddress
 from rallypoint.server.journal.interface import Journal
+from rallypoint.server.listeners import Listeners
 from rallypoint.server.rpc.about.service import CoordinatorService
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.barriers.service import BarrierService
+from rallypoint.server.rpc.barriers.waits import BarrierWaits
 from rallypoint.server.rpc.events.service import EventService
+from rallypoint.server.rpc.events.waits import EventWaits
 from rallypoint.server.rpc.guards.access.caller import WorkerRound
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection
 from rallypoint.server.rpc.guards.lines import Kind, Lines
@@ -35,10 +38,13 @@ from rallypoint.server.rpc.guards.peers import Peers
 from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.rpc.keys.service import KeyValueService
+from rallypoint.server.rpc.keys.waits import KeyWaits
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.routing.table import ROUTES
+from rallypoint.server.rpc.views.explanations import Explanations
+from rallypoint.server.rpc.watchers import Watchers
 from rallypoint.server.rpc.worker_service import WorkerService
 
 T = TypeVar("T")
@@ -95,7 +101,8 @@ class Shard:
         journal: Journal,
         state: State,
         coordinator: Coordinator,
-        outboxes: Outboxes,
+        listeners: Listeners,
+        watchers: Watchers,
         services: Mapping[str, Any],
         worker_tokens: WorkerTokens,
         together: Together,
@@ -109,7 +116,8 @@ class Shard:
         """Of its journal."""
         self._journal = journal
         self._coordinator = coordinator
-        self._outboxes = outboxes
+        self._listeners = listeners
+        self._watchers = watchers
         self._together = together
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
@@ -122,7 +130,7 @@ class Shard:
 
     def changed(self) -> asyncio.Event:
         """Return an event that the next change of the state sets."""
-        return self._outboxes.watchers.changed
+        return self._watchers.changed
 
     async def run(self) -> None:
         """Serve until cancelled.
@@ -144,7 +152,7 @@ class Shard:
 
     def halt(self) -> None:
         """End all streams and watches now; `run` has to be cancelled too."""
-        self._outboxes.end()
+        self._listeners.end()
 
     async def close(self) -> None:
         """Close the journal; `run` has ended, and the jobs belong to another process."""
@@ -170,35 +178,37 @@ async def open_shard(
     begun = await begin(
         journal, settings.timing, listens=settings.listens, shard=shard, together=shared.together
     )
-    state, outboxes = begun.state, Outboxes()
+    state, explanations = begun.state, Explanations()
+    outboxes, watchers = Outboxes(), Watchers()
+    barriers, keys, events = BarrierWaits(), KeyWaits(), EventWaits()
+    listeners = Listeners(state, outboxes, barriers, keys, watchers, events)
     coordinator = Coordinator(
-        *(state, journal, outboxes, begun.clock),
+        *(state, journal, listeners, begun.clock),
         announces=settings.announces,
         is_shared=settings.is_shared,
         may_log=lambda input: shared.peers.lines.allow(outboxes.hosts_of(input), Kind.OTHER),
         may_open=lambda input: shared.peers.lines.allow(outboxes.hosts_of(input), Kind.RUN),
         stood_ms=begun.stood_ms,
     )
-    outboxes.epoch = state.epoch
     tokens = WorkerTokens(journal.identity, journal.secret)
     resume = ResumeTokens(journal.secret)
     pace = Pace(shared.building)
     services = {
         "rallypoint.v1.AgentService": AgentService(
-            coordinator, outboxes, state, tokens, resume, shared.peers
+            coordinator, outboxes, state, tokens, resume, shared.peers, explanations
         ),
-        "rallypoint.v1.BarrierService": BarrierService(coordinator, outboxes, state, tokens, pace),
+        "rallypoint.v1.BarrierService": BarrierService(coordinator, barriers, state, tokens, pace),
         "rallypoint.v1.CoordinatorService": CoordinatorService(
-            coordinator, outboxes, shared.protection
+            coordinator, lambda: watchers.count + events.count, shared.protection
         ),
-        "rallypoint.v1.EventService": EventService(coordinator, outboxes, pace),
-        "rallypoint.v1.KeyValueService": KeyValueService(coordinator, outboxes, state, tokens),
-        "rallypoint.v1.JobService": JobService(coordinator, outboxes, pace),
+        "rallypoint.v1.EventService": EventService(coordinator, events, pace),
+        "rallypoint.v1.KeyValueService": KeyValueService(coordinator, keys, state, tokens),
+        "rallypoint.v1.JobService": JobService(coordinator, watchers, explanations.explain, pace),
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
     return Shard(
-        *(number, journal, state, coordinator, outboxes, services, tokens),
+        *(number, journal, state, coordinator, listeners, watchers, services, tokens),
         shared.together,
     )
 

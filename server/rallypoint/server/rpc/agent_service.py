@@ -39,6 +39,7 @@ from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.relays.carrying import carry
 from rallypoint.server.rpc.relays.seats import Place
 from rallypoint.server.rpc.stalls import Stalls
+from rallypoint.server.rpc.views.explanations import Explanations
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 
@@ -109,6 +110,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         worker_tokens: WorkerTokens,
         resume_tokens: ResumeTokens | None = None,
         peers: Peers | None = None,
+        explanations: Explanations | None = None,
     ) -> None:
         """Serve agents of `coordinator`.
 
@@ -120,11 +122,12 @@ class AgentService(agent_grpc.AgentServiceServicer):
             worker_tokens: made for the workers of each round.
             resume_tokens: made for each session; None: with a key of this process.
             peers: what each host uses; None: of this service alone.
+            explanations: of what jobs wait for; None: of this service alone.
         """
         self._coordinator = coordinator
         self._outboxes = outboxes
         self._state = state
-        self._envelopes = Envelopes(outboxes, state, worker_tokens, resume_tokens)
+        self._envelopes = Envelopes(outboxes, state, worker_tokens, resume_tokens, explanations)
         self._stalls = Stalls()
         self._peers = peers or Peers()
         self.connections = Connections(coordinator, outboxes, state, self._envelopes, self._peers)

@@ -12,6 +12,7 @@ from rallypoint.server.rpc.about.views import deadlines_message
 from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 from rallypoint.server.rpc.views.desired import desired_message
+from rallypoint.server.rpc.views.explanations import Explanations
 from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.server.rpc.views.waiting import set_aside_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -31,6 +32,7 @@ class Envelopes:
         state: State,
         worker_tokens: WorkerTokens,
         resume_tokens: ResumeTokens | None = None,
+        explanations: Explanations | None = None,
     ) -> None:
         """Begin without explanations.
 
@@ -40,12 +42,13 @@ class Envelopes:
                 intervals and leases, which follow the number of sessions.
             worker_tokens: made for the workers of each round.
             resume_tokens: made for each session; None: with a key of this process.
+            explanations: of what jobs wait for; None: of these messages alone.
         """
         self.tokens = resume_tokens or ResumeTokens()
         self._worker_tokens = worker_tokens
         self._outboxes = outboxes
         self._state = state
-        self._explanations = outboxes.explanations
+        self._explanations = explanations or Explanations()
 
     def take(self, outbox: Outbox) -> list[agent_pb2.SessionResponse]:
         """Empty the outbox; return its messages in the order of sending."""

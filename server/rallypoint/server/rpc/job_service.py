@@ -31,7 +31,6 @@ from rallypoint.server.rpc.convert.requests import (
     to_view,
 )
 from rallypoint.server.rpc.guards.peers import host_of
-from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.answers import Answers
 from rallypoint.server.rpc.reading.jobs import read_jobs
 from rallypoint.server.rpc.reading.jobs_view import JobsView
@@ -43,7 +42,7 @@ from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.server.rpc.views.explanations import Explain
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.whole import JobPicture, fill, take_picture
-from rallypoint.server.rpc.watchers import Rendering, Watched
+from rallypoint.server.rpc.watchers import Rendering, Watched, Watchers
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
@@ -69,12 +68,21 @@ class _UnknownJob(InputRefused):
 class JobService(service_grpc.JobServiceServicer):
     """Serves people and programs that read jobs and change them."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, pace: Pace) -> None:
-        """Read from `coordinator`; `outboxes` wakes watchers; all readers share `pace`."""
+    def __init__(
+        self, coordinator: Coordinator, watchers: Watchers, explain: Explain, pace: Pace
+    ) -> None:
+        """Serve the jobs of `coordinator`.
+
+        Args:
+            coordinator: decides.
+            watchers: learn which jobs change.
+            explain: tells what a job waits for.
+            pace: shared by all readers.
+        """
         self._coordinator = coordinator
         self._pace = pace
-        self._watchers = outboxes.watchers
-        self._explain = outboxes.explanations.explain
+        self._watchers = watchers
+        self._explain = explain
         self._view = JobsView(coordinator, pace, self._explain)
         self._answers = Answers()
         self._stalls = Stalls()

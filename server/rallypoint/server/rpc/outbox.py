@@ -13,8 +13,6 @@ first, the agent sends its reports again, with the same numbers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 
 from google.rpc.status_pb2 import Status
 from msgspec import Struct, field
@@ -22,22 +20,19 @@ from msgspec import Struct, field
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.messages.effects import (
     Acknowledge,
-    BarrierOver,
     Disconnect,
     Effect,
-    JobChanged,
     Notify,
     Refuse,
     Send,
     Welcome,
-    WriteAnswered,
 )
-from rallypoint.server.core.messages.inputs import Hello, Input, JobBroken, Senderless
+from rallypoint.server.core.messages.inputs import Hello, Input, Senderless
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.barriers.waits import BarrierWaits
+from rallypoint.server.listeners import Listener
 from rallypoint.server.rpc.convert.hello import OLDEST, Terms
 from rallypoint.server.rpc.errors import (
     ended_status,
@@ -46,16 +41,11 @@ from rallypoint.server.rpc.errors import (
     refusal_status,
     replaced_status,
 )
-from rallypoint.server.rpc.events.waits import EventWaits
-from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.views.explanations import Explanations
 from rallypoint.server.rpc.views.node import show_session
-from rallypoint.server.rpc.watchers import Watchers
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 log = get_logger()
 
-_NO_JOB = JobId("")
 _AgentEffect = Welcome | Send | Notify | Acknowledge | Refuse | Disconnect
 
 
@@ -113,12 +103,14 @@ class Outbox(Struct):
         self.wake.set()
 
 
-class Outboxes:
-    """The outboxes of all connections, and the watchers of all jobs.
+class Outboxes(Listener):
+    """The outboxes of all connections.
 
     The core decides which connection a session has. A new one gets nothing but its refusal until
     the core welcomes it; only then the older one ends. So a refused Hello has no effect.
     """
+
+    KINDS = (Welcome, Send, Notify, Acknowledge, Refuse, Disconnect)
 
     def __init__(self) -> None:
         """Start without connections."""
@@ -126,15 +118,6 @@ class Outboxes:
         """The connection that each session has."""
         self._opened: dict[tuple[SessionId, int], Outbox] = {}
         """Connections whose Hello the core has not answered yet, by session and number."""
-        self.watchers = Watchers()
-        self.barriers = BarrierWaits()
-        self.keys = KeyWaits()
-        self.events = EventWaits()
-        self.explanations = Explanations()
-        self.epoch = 0
-        """The coordinator's epoch as of the last turn in the journal."""
-        self.durable = False
-        """Its journal is durable."""
         self._has_ended = False
         """No turn will come; a new connection ends at once."""
 
@@ -183,50 +166,13 @@ class Outboxes:
         if self._by_session.get(outbox.session) is outbox:
             del self._by_session[outbox.session]
 
-    def carry_out(
-        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> Sequence[JobBroken]:
-        """Put the effects of a journalled turn into the outboxes.
-
-        Returns: The jobs that have to end, because a bug kept an effect from their workers. A bug
-            that strikes one agent ends its stream, and one that strikes readers is logged.
-        """
-        self.epoch, self.durable = state.epoch, state.durable
-        self.barriers.begin_turn()
-        self.keys.begin_turn()
-        broken: list[JobBroken] = []
-        noted, eventful = dict.fromkeys(changed), dict[JobId, None]()
-        for effect in effects:
-            match effect:
-                case JobChanged(job_id=job_id):
-                    eventful[job_id] = None
-                case BarrierOver():
-                    with _containing(broken, effect.key.job_id):
-                        self._end_barrier(effect)
-                case WriteAnswered():
-                    with _containing(broken, effect.job_id):
-                        self.keys.note(effect, state)
-                case _:
-                    self._put(effect)
-        noted |= eventful  # a job that was forgotten is not among `changed`
-        for job_id in noted:
-            with _containing(broken, job_id):
-                self.keys.note_jobs((job_id,), state)
-        self.watchers.note_any()  # last: the messages of agents are more urgent
-        for job_id in noted:
-            with _containing():
-                self.watchers.note_change(job_id)
-        with _containing():
-            self.events.note(eventful, state.events.last)
-        return broken
-
-    def _end_barrier(self, over: BarrierOver) -> None:
-        """Answer the calls that wait at a barrier; if a bug prevents that, let them ask again."""
-        try:
-            self.barriers.end(over)
-        except Exception:
-            self.barriers.abandon(over)
-            raise
+    def note(self, effect: Effect, state: State) -> None:
+        """Put an effect into the outbox of its agent; a bug that strikes it ends its stream."""
+        match effect:
+            case Welcome() | Send() | Notify() | Acknowledge() | Refuse() | Disconnect():
+                self._put(effect)
+            case _:  # of the other listeners
+                pass
 
     def _put(self, effect: _AgentEffect) -> None:
         """Put an effect into the outbox of its agent, if it has one."""
@@ -262,34 +208,10 @@ class Outboxes:
         return opened
 
     def end(self) -> None:
-        """End every connection, and wake every watcher: no turn will come."""
+        """End every connection: no turn will come."""
         self._has_ended = True
         for outbox in (*self._by_session.values(), *self._opened.values()):
             outbox.finish(ended_status())
-        self.watchers.wake_all()
-        self.barriers.end_all()
-        self.keys.end_all()
-        self.events.end_all()
-
-
-@contextmanager
-def _containing(broken: list[JobBroken] | None = None, job_id: JobId = _NO_JOB) -> Iterator[None]:
-    """Log a bug that strikes in the context.
-
-    Args:
-        broken: receives the job that ends by it; None: no job does.
-        job_id: the job.
-    """
-    try:
-        yield
-    except Exception as error:  # it ends this job, not the coordinator
-        incident = new_incident()
-        facts = {} if broken is None else {"job_id": job_id}
-        log.error("effect_failed", incident=incident, **facts, exc_info=error)
-        if broken is not None:
-            broken.append(
-                JobBroken(job_id, f"the coordinator's log has the cause (incident {incident})")
-            )
 
 
 def _put(outbox: Outbox, effect: _AgentEffect) -> None:

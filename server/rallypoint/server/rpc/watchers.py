@@ -15,6 +15,8 @@ from msgspec import Struct, field
 
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listener
 from rallypoint.server.rpc.calls import LimitExceeded, is_set_within
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.quotas import HostQuota
@@ -113,7 +115,7 @@ class Watched(Struct):
         return max(0.0, self.rendered_s + interval_s - asyncio.get_running_loop().time())
 
 
-class Watchers:
+class Watchers(Listener):
     """The watchers of all jobs."""
 
     def __init__(self) -> None:
@@ -176,18 +178,22 @@ class Watchers:
             finally:
                 self._of_all -= 1
 
-    def note_any(self) -> None:
-        """Wake the watchers of all jobs."""
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    def note_change(self, job_id: JobId) -> None:
+    def note_job(self, job_id: JobId, state: State) -> None:
         """Wake the watchers of one job."""
         for watched in self._watched.get(job_id, {}).values():
             watched.note_change()
 
-    def wake_all(self) -> None:
-        """Wake every watcher."""
-        self.note_any()
-        for job_id in self._watched:
-            self.note_change(job_id)
+    def end_turn(self, state: State) -> None:
+        """Wake the watchers of all jobs."""
+        self._note_any()
+
+    def _note_any(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def end(self) -> None:
+        """Wake every watcher: no turn will come."""
+        self._note_any()
+        for views in self._watched.values():
+            for watched in views.values():
+                watched.note_change()

@@ -32,7 +32,6 @@ from rallypoint.server.rpc.barriers.service import BarrierService
 from rallypoint.server.rpc.barriers.waits import BarrierWaits, Wait
 from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits, rests
-from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
@@ -288,7 +287,7 @@ async def test_end_of_the_coordinator_ends_the_wait() -> None:
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
         ended = tasks.create_task(_end(wait))
         await asyncio.sleep(0)  # one turn of the loop, in which the task begins to wait
-        waits.end_all()
+        waits.end()
     assert isinstance(ended.result(), CoordinatorEnded)
 
 
@@ -309,7 +308,7 @@ def test_round_that_ends_in_the_turn_of_a_repeated_arrival() -> None:
     arrive = inputs.Arrive(
         claim, key, Participant(ParticipantKind.RANK, 0, ""), NO_ONE, 1_000, "r0"
     )
-    service = BarrierService(unused, Outboxes(), bench.state, unused, unused)
+    service = BarrierService(unused, BarrierWaits(), bench.state, unused, unused)
 
     with pytest.raises(InputRefused) as refused:
         service._find(bench.state, arrive)

@@ -16,6 +16,7 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.desired import DesiredStandby
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listeners
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
 
 SESSION = SessionId("0" * 32)
@@ -25,7 +26,7 @@ JOB = JobId("job")
 def carried(*effects: Effect) -> Outbox:
     """Return a welcomed agent's outbox after one turn with these effects."""
     outboxes, outbox = welcomed()
-    outboxes.carry_out(effects, (), State("c", 1), 0)
+    Listeners(State("c", 1), outboxes).carry_out(effects, (), State("c", 1))
     return outbox
 
 
@@ -46,7 +47,7 @@ def refuse(outboxes: Outboxes, connection: int) -> None:
 
 
 def carry_out(outboxes: Outboxes, effect: Effect) -> None:
-    outboxes.carry_out((effect,), (), State("c", 1), 0)
+    Listeners(State("c", 1), outboxes).carry_out((effect,), (), State("c", 1))
 
 
 def test_agent_that_has_left_gets_only_its_acknowledgement() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from rallypoint.server.clock import JournalClock, wall_ms
 from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRefused
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import EventsLogged, JobNoted
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
@@ -18,6 +17,7 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.listeners import Listeners
 from rallypoint.server.rpc.node_service import NodeService
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.v1 import node_service_pb2 as service_pb2
@@ -45,24 +45,20 @@ class SlowJournal(RecordingJournal):
         await super().append(records, now_ms)
 
 
-class Nobody:
-    """An outlet that leads nowhere."""
-
-    def carry_out(
-        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> Sequence[inputs.JobBroken]:
-        return ()
-
-    def end(self) -> None: ...
-
-
 def started() -> tuple[Coordinator, SlowJournal]:
     """Return a coordinator that knows a job with a node, and its journal."""
     bench = Bench(JobSpec(), durable=True)
     bench.run_round("a")
     bench.state.clocks.measure(0, wall_ms())
     journal = SlowJournal()
-    return Coordinator(bench.state, journal, Nobody(), JournalClock(), announces=False), journal
+    return Coordinator(
+        bench.state, journal, Listeners(bench.state), JournalClock(), announces=False
+    ), journal
+
+
+def _coordinator(bench: Bench, journal: RecordingJournal) -> Coordinator:
+    listeners = Listeners(bench.state)
+    return Coordinator(bench.state, journal, listeners, JournalClock(), announces=False)
 
 
 def is_cordoned(state: State, now_ms: int) -> bool:
@@ -152,7 +148,11 @@ def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
         bench = Bench(JobSpec())
         (a,) = bench.run_round("a")
         coordinator = Coordinator(
-            bench.state, RecordingJournal("m"), Nobody(), JournalClock(), announces=False
+            bench.state,
+            RecordingJournal("m"),
+            Listeners(bench.state),
+            JournalClock(),
+            announces=False,
         )
         service = NodeService(coordinator, Pace())
         async with asyncio.TaskGroup() as tasks:

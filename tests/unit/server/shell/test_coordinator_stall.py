@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.listeners import Listener, Listeners
 from rallypoint.server.stepper import Stepper, Turn
 from support.core.fake_agents import identity, worker_exit
 
@@ -67,21 +67,16 @@ class SlowJournal(MemoryJournal):
         self._takes_ms = 0
 
 
-class StallingOutlet:
-    """An outlet that stops the process in the middle of the first turn."""
+class StallingListener(Listener):
+    """A listener that stops the process in the middle of the first turn."""
 
     def __init__(self, clock: SteppedClock, takes_ms: int) -> None:
         self._clock = clock
         self._takes_ms = takes_ms
 
-    def carry_out(
-        self, effects: Sequence[Effect], changed: Collection[JobId], state: State, now_ms: int
-    ) -> Sequence[inputs.JobBroken]:
+    def end_turn(self, state: State) -> None:
         self._clock.passed_ms += self._takes_ms
         self._takes_ms = 0
-        return ()
-
-    def end(self) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -94,8 +89,8 @@ async def test_time_away_is_no_time_and_makes_the_path_suspect(
     """Whether the disk was slow or the process stopped in a turn: no lease has become shorter."""
     clock = SteppedClock()
     state = State("c1", 1_000, first_epoch=1_000)
-    journal, outlet = SlowJournal(clock, journal_ms), StallingOutlet(clock, turn_ms)
-    coordinator = Coordinator(state, journal, outlet, clock, announces=False)
+    journal, stalling = SlowJournal(clock, journal_ms), StallingListener(clock, turn_ms)
+    coordinator = Coordinator(state, journal, Listeners(state, stalling), clock, announces=False)
     running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
     try:
         async with asyncio.timeout(60):
@@ -134,8 +129,7 @@ async def test_exit_keeps_its_age_while_the_journal_is_slow(
     monkeypatch.setattr(Stepper, "step", step)
     state = State("c1", 1_000, first_epoch=1_000)
     journal = SlowJournal(clock, AWAY_MS, lambda: coordinator.submit_now(exited))
-    outlet = StallingOutlet(clock, 0)
-    coordinator = Coordinator(state, journal, outlet, clock, announces=False)
+    coordinator = Coordinator(state, journal, Listeners(state), clock, announces=False)
     running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
     try:
         async with asyncio.timeout(60):

@@ -92,9 +92,9 @@ def lines() -> Iterator[list[Any]]:
 @pytest.mark.parametrize(
     ("where", "name", "arg", "act"),
     [
-        (BarrierWaits, "end", 1, release),
+        (BarrierWaits, "_answer", 1, release),
         (KeyWaits, "note", 1, write),
-        (KeyWaits, "note_jobs", 1, cordon),
+        (KeyWaits, "note_job", 1, cordon),
     ],
 )
 async def test_bug_in_what_workers_wait_for_ends_their_job(
@@ -124,7 +124,7 @@ async def test_bug_in_what_workers_wait_for_ends_their_job(
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "arg"), [(Watchers, "note_change", 1), (EventWaits, "note", 1)]
+    ("where", "name", "arg"), [(Watchers, "note_job", 1), (EventWaits, "note", 1)]
 )
 async def test_bug_in_what_readers_watch_ends_no_job(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any], where: type, name: str, arg: int
@@ -155,11 +155,11 @@ async def test_caller_at_a_barrier_that_cannot_be_ended_is_let_go(
 
         async def wait() -> None:
             with pytest.raises(CoordinatorEnded):
-                await shell.outboxes.barriers.find(KEY, 1).end()
+                await shell.barriers.find(KEY, 1).end()
 
         tasks.create_task(wait())
         await asyncio.sleep(0)
-        plant(monkeypatch, BarrierWaits, "end", 1)
+        plant(monkeypatch, BarrierWaits, "_answer", 1)
         await shell.coordinator.submit(arrive("r2", "b", 2))
 
 

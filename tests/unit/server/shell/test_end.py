@@ -36,7 +36,7 @@ async def test_streams_and_watchers_learn_of_the_end() -> None:
     """The open streams end with UNAVAILABLE, and so does every new one."""
     shell = Shell()
     peer = shell.peer(JOB, 1)
-    changed = shell.outboxes.watchers.enter(OTHER, "host").changed
+    changed = shell.watchers.enter(OTHER, "host").changed
     task = await fail(shell, peer)
     late = shell.outboxes.open(shell.peer(OTHER, 2).identity.session, 1, JobId(OTHER))
 

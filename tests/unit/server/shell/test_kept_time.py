@@ -13,11 +13,11 @@ from rallypoint.server import coordinator as shell
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listeners
 from support.journal.recording import RecordingJournal
 
 READS = 40
@@ -70,15 +70,6 @@ class KeptJournal(RecordingJournal):
         await super().append(records, now_ms)
 
 
-class Nowhere:
-    """Takes effects, and does nothing."""
-
-    def carry_out(self, effects: list[Effect], *_: object) -> list[inputs.JobBroken]:
-        return []
-
-    def end(self) -> None: ...
-
-
 async def live(
     monkeypatch: pytest.MonkeyPatch,
     *inputs_: inputs.Request,
@@ -93,7 +84,7 @@ async def live(
     coordinator = Coordinator(
         state,
         journal,
-        Nowhere(),  # type: ignore[arg-type]  # it takes anything
+        Listeners(state),
         clock,
         announces=False,
     )

@@ -11,11 +11,11 @@ import pytest
 from rallypoint.server.clock import JournalClock
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.listeners import Listeners
 from support.core.fake_agents import identity
 
 WHO = identity("a", JobSpec())
@@ -37,15 +37,6 @@ class FakeClock(JournalClock):
         self.ms -= stalled_ms
 
 
-class Nowhere:
-    """Takes effects, and does nothing."""
-
-    def carry_out(self, effects: list[Effect], *_: object) -> list[inputs.JobBroken]:
-        return []
-
-    def end(self) -> None: ...
-
-
 class Shell:
     """A running coordinator with one agent, which sent its Hello at 0 ms."""
 
@@ -55,7 +46,7 @@ class Shell:
         self.coordinator = Coordinator(
             self._state,
             MemoryJournal("c"),
-            Nowhere(),  # type: ignore[arg-type]  # it takes anything
+            Listeners(self._state),
             self.clock,
             announces=False,
         )

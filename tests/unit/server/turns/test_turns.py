@@ -145,7 +145,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, shell: Shell, kinds: Sequence[type]) 
     order: list[str] = []
     real_step: Callable[..., Any] = Stepper.step
     real_expire: Callable[..., None] = Stepper.expire
-    real_send = shell.outboxes.carry_out
+    real_send = shell.listeners.carry_out
 
     def slow_step(self: Stepper, input: inputs.Input, *rest: Any) -> Any:
         if isinstance(input, inputs.Stalled):
@@ -165,7 +165,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, shell: Shell, kinds: Sequence[type]) 
 
     monkeypatch.setattr(Stepper, "step", slow_step)
     monkeypatch.setattr(Stepper, "expire", expire)
-    monkeypatch.setattr(shell.outboxes, "carry_out", send)
+    monkeypatch.setattr(shell.listeners, "carry_out", send)
     return order
 
 
@@ -253,7 +253,7 @@ async def test_stall_between_two_parts_of_a_turn(monkeypatch: pytest.MonkeyPatch
             asyncio.get_running_loop().call_soon(jump)
             return ()
 
-        monkeypatch.setattr(shell.outboxes, "carry_out", send)
+        monkeypatch.setattr(shell.listeners, "carry_out", send)
         monkeypatch.setattr(
             "rallypoint.server.clock.time",
             SimpleNamespace(monotonic_ns=lambda: real_ns() + jumps[0], time_ns=time.time_ns),

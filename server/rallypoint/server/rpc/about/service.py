@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -9,7 +10,6 @@ import grpc
 from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.rpc.about.views import coordinator_message, start_now
 from rallypoint.server.rpc.guards.access.protection import OPEN, Protection, describe
-from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 
@@ -18,11 +18,14 @@ class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
     """Serves operators."""
 
     def __init__(
-        self, coordinator: Coordinator, outboxes: Outboxes, protection: Protection = OPEN
+        self,
+        coordinator: Coordinator,
+        count_watches: Callable[[], int],
+        protection: Protection = OPEN,
     ) -> None:
-        """Describe `coordinator`, which starts now, and count the watches in `outboxes`."""
+        """Describe `coordinator`, which starts now, with the number of watches."""
         self._coordinator = coordinator
-        self._outboxes = outboxes
+        self._count_watches = count_watches
         self._protection = protection
         self._start = start_now()
 
@@ -32,7 +35,7 @@ class CoordinatorService(coordinator_grpc.CoordinatorServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> coordinator_pb2.GetCoordinatorResponse:
         """Return the coordinator."""
-        watches = self._outboxes.watchers.count + self._outboxes.events.count
+        watches = self._count_watches()
         message = await self._coordinator.read(
             lambda state, now_ms: coordinator_message(state, self._start, watches, now_ms)
         )

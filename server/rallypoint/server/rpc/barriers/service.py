@@ -16,12 +16,11 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.barriers.openings import Openings, is_large
 from rallypoint.server.rpc.barriers.reading import read_barriers
 from rallypoint.server.rpc.barriers.views import broken_status, released_message
-from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, Wait
+from rallypoint.server.rpc.barriers.waits import CALLS_PER_PARTICIPANT_MAX, BarrierWaits, Wait
 from rallypoint.server.rpc.calls import CallRefused, Context, LimitExceeded, find_job
 from rallypoint.server.rpc.convert.barriers import to_arrive, to_key
 from rallypoint.server.rpc.convert.requests import to_page
 from rallypoint.server.rpc.guards.tokens import WorkerTokens, require_worker
-from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.views.source import Source
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
@@ -34,7 +33,7 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
     def __init__(
         self,
         coordinator: Coordinator,
-        outboxes: Outboxes,
+        waits: BarrierWaits,
         state: State,
         tokens: WorkerTokens,
         pace: Pace,
@@ -43,13 +42,13 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
 
         Args:
             coordinator: decides.
-            outboxes: learns how each generation ends.
+            waits: learns how each generation ends.
             state: the live state.
             tokens: prove that a caller is a worker of a round.
             pace: shared by all readers.
         """
         self._coordinator = coordinator
-        self._outboxes = outboxes
+        self._waits = waits
         self._state = state
         self._openings = Openings(state)
         self._tokens = tokens
@@ -64,7 +63,7 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
         key, wait = await arriving
         ended = await wait.end()
         if wait.answer is None:  # one for all
-            wait.answer = _answer(key, ended, self._outboxes)
+            wait.answer = _answer(key, ended, self._waits)
         if isinstance(wait.answer, Status):
             raise CallRefused(wait.answer)
         return wait.answer  # type: ignore[return-value]  # the interceptor lets bytes pass
@@ -94,14 +93,13 @@ class BarrierService(barrier_grpc.BarrierServiceServicer):
     def _find(self, state: State, arrive: inputs.Arrive) -> Wait:
         """Return the wait for the generation of an arrival, which may have ended already."""
         key, mine, request_id = arrive.key, arrive.participant, arrive.request_id
-        waits = self._outboxes.barriers
-        over = waits.find_over(key, mine, request_id)
+        over = self._waits.find_over(key, mine, request_id)
         if over is not None:
             return over
         barrier = state.barriers.get(key.job_id, {}).get(key)
         arrival = state.arrivals.get(key, {}).get(mine)
         if barrier is not None and arrival is not None and arrival.request_id == request_id:
-            wait = waits.find(key, barrier.generation)
+            wait = self._waits.find(key, barrier.generation)
             most = barrier.expected.count * CALLS_PER_PARTICIPANT_MAX
             if wait.calls >= most:
                 raise LimitExceeded(Limit.BARRIER_CALLS, most)

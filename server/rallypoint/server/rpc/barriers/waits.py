@@ -8,8 +8,10 @@ from google.rpc.status_pb2 import Status
 from msgspec import Struct, field
 
 from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.core.messages.effects import BarrierOver
+from rallypoint.server.core.messages.effects import BarrierOver, Effect
 from rallypoint.server.core.model.barrier import BarrierKey, Ended, Participant
+from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listener
 
 CALLS_PER_PARTICIPANT_MAX = 4
 """Calls that may wait for one generation, for each expected participant: one, and a few that were
@@ -45,12 +47,15 @@ class Wait(Struct):
         return self.ended
 
 
-class BarrierWaits:
+class BarrierWaits(Listener):
     """The waits of all open generations that someone waits for, and of those that have just ended.
 
     A turn may count an arrival, end its generation, and forget the barrier. So how it ended is kept
     here until the next turn, and every call of one generation gets one answer.
     """
+
+    KINDS = (BarrierOver,)
+    WORKERS_WAIT = True
 
     def __init__(self) -> None:
         """Begin without calls."""
@@ -58,8 +63,9 @@ class BarrierWaits:
         self._over: dict[BarrierKey, list[Wait]] = {}
         """Of the latest turn, by the name of the barrier."""
 
-    def begin_turn(self) -> None:
+    def begin_turn(self, state: State) -> None:
         """Forget what the turn before has ended."""
+        super().begin_turn(state)
         self._over.clear()
 
     def find(self, key: BarrierKey, generation: int) -> Wait:
@@ -73,20 +79,27 @@ class BarrierWaits:
                 return wait
         return None
 
-    def end(self, over: BarrierOver) -> None:
-        """Answer the calls that wait for this generation."""
+    def note(self, effect: Effect, state: State) -> None:
+        """Answer the calls that wait for a generation; if a bug prevents it, they ask again."""
+        if isinstance(effect, BarrierOver):
+            try:
+                self._answer(effect)
+            except Exception:
+                self._abandon(effect)
+                raise
+
+    def _answer(self, over: BarrierOver) -> None:
         wait = self._waits.pop((over.key, over.ended.generation), None) or Wait()
         wait.ended = over.ended
         wait.changed.set()
         self._over.setdefault(over.key, []).append(wait)
 
-    def abandon(self, over: BarrierOver) -> None:
-        """Let the calls that wait for this generation go without an answer: they ask again."""
+    def _abandon(self, over: BarrierOver) -> None:
         wait = self._waits.pop((over.key, over.ended.generation), None)
         if wait is not None:
             wait.changed.set()
 
-    def end_all(self) -> None:
+    def end(self) -> None:
         """End every wait: no turn will come."""
         for wait in self._waits.values():
             wait.changed.set()

@@ -21,9 +21,8 @@ from rallypoint.server.rpc.events.reading import (
     to_watch,
     watch_answer,
 )
-from rallypoint.server.rpc.events.waits import EventWatch
+from rallypoint.server.rpc.events.waits import EventWaits, EventWatch
 from rallypoint.server.rpc.guards.peers import host_of
-from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading.pace import Pace
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import event_service_pb2 as events_pb2
@@ -40,10 +39,10 @@ answers with many events."""
 class EventService(events_grpc.EventServiceServicer):
     """Serves people and programs that follow what happens."""
 
-    def __init__(self, coordinator: Coordinator, outboxes: Outboxes, pace: Pace) -> None:
-        """Read from `coordinator`; `outboxes` wakes watches; all readers share `pace`."""
+    def __init__(self, coordinator: Coordinator, waits: EventWaits, pace: Pace) -> None:
+        """Read from `coordinator`; `waits` wakes watches; all readers share `pace`."""
         self._coordinator = coordinator
-        self._waits = outboxes.events
+        self._waits = waits
         self._reader = Reader(coordinator, pace)
         self._stalls = Stalls()
 

@@ -7,12 +7,14 @@ that does not read delays none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 from msgspec import Struct, field
 
+from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listener
 from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.quotas import HostQuota
@@ -28,8 +30,10 @@ class EventWatch(Struct, eq=False):
     """Set when it has to look."""
 
 
-class EventWaits:
+class EventWaits(Listener):
     """The calls that watch events of all jobs."""
+
+    KINDS = (JobChanged,)
 
     def __init__(self) -> None:
         """Begin without calls."""
@@ -37,18 +41,21 @@ class EventWaits:
         self._hosts = HostQuota(Limit.EVENT_WATCHES_PER_HOST, "EVENT_WATCHES_PER_HOST_MAX")
         self.last = 0
         """Sequence of the latest event in the journal."""
+        self._jobs: dict[JobId, None] = {}
+        """With new events in this turn."""
 
-    def note(self, jobs: Iterable[JobId], last: int) -> None:
-        """Wake the calls that watch jobs with new events, or all jobs.
+    def note(self, effect: Effect, state: State) -> None:
+        """Note a job with new events."""
+        if isinstance(effect, JobChanged):
+            self._jobs[effect.job_id] = None
 
-        Args:
-            jobs: those with new events.
-            last: sequence of the latest event.
-        """
-        is_news, self.last = last > self.last, last
-        if not is_news or not self._watches:
+    def end_turn(self, state: State) -> None:
+        """Wake the calls that watch jobs with new events, or all jobs."""
+        jobs, self._jobs = self._jobs, {}
+        is_news, self.last = state.events.last > self.last, state.events.last
+        if not is_news:
             return
-        for subject in (*dict.fromkeys(jobs), None):
+        for subject in (*jobs, None):
             for watch in self._watches.get(subject, ()):
                 watch.changed.set()
 
@@ -57,7 +64,7 @@ class EventWaits:
         """How many calls watch."""
         return self._hosts.total
 
-    def end_all(self) -> None:
+    def end(self) -> None:
         """Wake every call: no turn will come."""
         for watches in self._watches.values():
             for watch in watches:

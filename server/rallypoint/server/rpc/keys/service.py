@@ -21,8 +21,7 @@ from rallypoint.server.rpc.guards.peers import host_of
 from rallypoint.server.rpc.guards.tokens import WorkerTokens, require_worker
 from rallypoint.server.rpc.keys import views
 from rallypoint.server.rpc.keys.reading import Cursor, Found, get_keys, list_keys
-from rallypoint.server.rpc.keys.waits import KeyWait
-from rallypoint.server.rpc.outbox import Outboxes
+from rallypoint.server.rpc.keys.waits import KeyWait, KeyWaits
 from rallypoint.server.rpc.stalls import Stalls
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import key_value_service_pb2_grpc as keys_grpc
@@ -46,20 +45,20 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
     """Serves workers."""
 
     def __init__(
-        self, coordinator: Coordinator, outboxes: Outboxes, state: State, tokens: WorkerTokens
+        self, coordinator: Coordinator, waits: KeyWaits, state: State, tokens: WorkerTokens
     ) -> None:
         """Serve the keys of `coordinator`.
 
         Args:
             coordinator: decides.
-            outboxes: learns every change.
+            waits: learns every change.
             state: the live state.
             tokens: prove that a caller is a worker of a round.
         """
         self._state = state
         self._large = JobBytes(Limit.KEY_RATE, BYTES_PER_S_MAX, BURST_S * BYTES_PER_S_MAX)
         self._coordinator = coordinator
-        self._outboxes = outboxes
+        self._waits = waits
         self._tokens = tokens
         self._stalls = Stalls()
 
@@ -69,12 +68,11 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         """Make changes in one step."""
         writes = to_writes(request, self._claim(request.job_id, context), _clock_ms())
         await self._pay(writes, context.time_remaining())
-        keys = self._outboxes.keys
         answer = await self._coordinator.ask(
-            writes, lambda state, now_ms: keys.take_answer(writes.answer_id)
+            writes, lambda state, now_ms: self._waits.take_answer(writes.answer_id)
         )
         names = [one.key for one in request.writes]
-        return views.written_message(answer, self._outboxes, names)
+        return views.written_message(answer, self._waits, names)
 
     async def GetKeys(
         self, request: keys_pb2.GetKeysRequest, context: Context
@@ -95,7 +93,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         except TimeoutError:
             found = await self._coordinator.read(partial(get_keys, get))
         finally:
-            self._outboxes.keys.remove(wait)
+            self._waits.remove(wait)
         if found.missing:
             missing = [place.key for place in found.missing]
             raise CallRefused(views.missing_status(missing, get.timeout_ms / 1000))
@@ -113,7 +111,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
     ) -> None:
         """Send every change of keys."""
         watch = to_watch(request, self._claim(request.job_id, context), _clock_ms())
-        cursor = Cursor(watch, host_of(context.peer()), self._outboxes.keys)
+        cursor = Cursor(watch, host_of(context.peer()), self._waits)
         try:
             answer = await self._coordinator.read(cursor.begin)
             async with self._stalls.writing(context) as write:
@@ -141,13 +139,12 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
 
     def _look(self, get: Get, wait: KeyWait, state: State, now_ms: int) -> Found:
         """Read the keys in a turn; wait for those that do not exist."""
-        waits = self._outboxes.keys
-        waits.remove(wait)
+        self._waits.remove(wait)
         wait.changed.clear()
         found = get_keys(get, state, now_ms)
         wait.missing = list(found.missing)
         if wait.missing:
-            waits.wait(wait, state)
+            self._waits.wait(wait, state)
         return found
 
     async def _send_changes(
@@ -168,7 +165,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
         due_s = loop.time() + pause_s
         while True:
             is_woken = await is_set_within(wait.changed, due_s - loop.time())
-            if is_woken or self._outboxes.keys.latest(wait.job_id) > sent:
+            if is_woken or self._waits.latest(wait.job_id) > sent:
                 answer = await self._coordinator.read(cursor.take)
                 if answer.events or (not is_woken and answer.header.revision > sent):
                     return answer

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
-from rallypoint.server.core.messages.effects import WriteAnswered
+from rallypoint.server.core.messages.effects import Effect, WriteAnswered
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
+from rallypoint.server.listeners import Listener
 from rallypoint.server.rpc.calls import LimitExceeded
 from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.quotas import HostQuota
@@ -67,8 +68,11 @@ class _Waits(Struct):
     """Of the latest change, since the first of these calls."""
 
 
-class KeyWaits:
+class KeyWaits(Listener):
     """The calls that wait for keys of all jobs."""
+
+    KINDS = (WriteAnswered,)
+    WORKERS_WAIT = True
 
     def __init__(self) -> None:
         """Begin without calls."""
@@ -77,12 +81,17 @@ class KeyWaits:
         self._answers: dict[str, Answer] = {}
         """Of the latest turn, by call."""
 
-    def begin_turn(self) -> None:
+    def begin_turn(self, state: State) -> None:
         """Forget the answers of the turn before."""
+        super().begin_turn(state)
         self._answers.clear()
 
-    def note(self, answered: WriteAnswered, state: State) -> None:
+    def note(self, effect: Effect, state: State) -> None:
         """Note an answer, and wake the calls that the changes concern."""
+        if isinstance(effect, WriteAnswered):
+            self._note_answer(effect, state)
+
+    def _note_answer(self, answered: WriteAnswered, state: State) -> None:
         self._answers[answered.answer_id] = answered.answer
         waits = self._jobs.get(answered.job_id)
         if waits is None or not answered.changes:
@@ -99,15 +108,14 @@ class KeyWaits:
                 for wait in waits.keys.pop(place, ()):
                     _shorten(wait, waits, existing)
 
-    def note_jobs(self, jobs: Iterable[JobId], state: State) -> None:
-        """Wake the calls in those of these jobs whose round has ended."""
-        for job_id in jobs:
-            waits = self._jobs.get(job_id)
-            if waits is not None and waits.round != _round_of(state, job_id):
-                waits.round = _round_of(state, job_id)
-                _wake(waits)
+    def note_job(self, job_id: JobId, state: State) -> None:
+        """Wake the calls in a job whose round has ended."""
+        waits = self._jobs.get(job_id)
+        if waits is not None and waits.round != _round_of(state, job_id):
+            waits.round = _round_of(state, job_id)
+            _wake(waits)
 
-    def end_all(self) -> None:
+    def end(self) -> None:
         """Wake every call: no turn will come."""
         for waits in self._jobs.values():
             _wake(waits)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """The state, or the outboxes, which are at the last turn in the journal."""
+    """The state, or a listener, which is at the last turn in the journal."""
 
     @property
     def epoch(self) -> int:
