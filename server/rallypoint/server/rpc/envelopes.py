@@ -8,9 +8,9 @@ from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.about.views import deadlines_message
 from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.rpc.terms import deadlines_message
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.explanations import Explanations
 from rallypoint.server.rpc.views.notices import notices_message

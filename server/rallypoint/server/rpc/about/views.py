@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import cache, lru_cache
+from functools import cache
 
 from msgspec import Struct
 
@@ -11,10 +11,10 @@ from rallypoint.base.limits import NODES_PER_JOB_MAX, PROTOCOL_VERSION, PROTOCOL
 from rallypoint.server.core.events.log import EVENTS_MAX, EVENTS_PER_JOB_MAX
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
+from rallypoint.server.core.model.spec import NOTHING_ASKED
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.convert.hello import CAPABILITIES
 from rallypoint.server.rpc.guards import limits
+from rallypoint.server.rpc.terms import CAPABILITIES, deadlines_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.channel import MESSAGE_BYTES_MAX
@@ -22,8 +22,6 @@ from rallypoint.wire.durations import to_duration, to_timestamp
 from rallypoint.wire.limits import find_rule
 
 NS_PER_MS = 1_000_000
-DEADLINES_SHARED_MAX = 64
-"""Leases whose deadlines are kept."""
 
 
 class Start(Struct, frozen=True):
@@ -71,23 +69,6 @@ def coordinator_message(
         limits=_limits_message(),
         revision=state.revision,
         last_event_sequence=state.events.last,
-    )
-
-
-def deadlines_message(state: State, spec: JobSpec) -> agent_pb2.Deadlines:
-    """Return what ends a session of a job, or a node's part in a round."""
-    return _deadlines_message(state.timing, state.lease_ms(spec))
-
-
-@lru_cache(maxsize=DEADLINES_SHARED_MAX)
-def _deadlines_message(timing: Timing, lease_ms: int) -> agent_pb2.Deadlines:
-    """Return the same. Copy the message; it is shared: every Welcome has it."""
-    return agent_pb2.Deadlines(
-        hello_within=to_duration(round(limits.HELLO_S_MAX * 1000)),
-        started_within=to_duration(timing.start_due_ms),
-        ready_slack=to_duration(timing.stop_slack_ms),
-        reconnect_within=to_duration(timing.reconnect_grace_ms),
-        lease=to_duration(lease_ms),
     )
 
 

@@ -19,10 +19,9 @@ from rallypoint.server.rpc.convert.held_round import to_held_round
 from rallypoint.server.rpc.convert.reports import to_drain, to_ready
 from rallypoint.server.rpc.convert.spec import to_spec
 from rallypoint.server.rpc.mappers import PROGRAM
+from rallypoint.server.rpc.terms import CAPABILITIES
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
-CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES})
-"""What the coordinator can do beyond the protocol version."""
 ROUND_MAX = 2**52
 """Highest round that a Hello may report. Later rounds have higher numbers, which have to stay
 exact in JSON and JavaScript."""
