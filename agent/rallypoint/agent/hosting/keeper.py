@@ -41,8 +41,8 @@ START_S_MAX = 15.0
 LOOK_S = 0.02
 """Pause between two looks while it starts."""
 YIELD_S = 1.0
-"""After a coordinator has ended at its start, another one is probably about to listen, or has just
-ended. This long nothing else is started."""
+"""After a coordinator has ended at its start, another one may be about to listen, or has just
+ended. This long nothing else is started; up to `START_S_MAX` while another one has the journal."""
 ATTEMPTS_MAX = 3
 """Coordinators in a row that end at their start, after which the agent gives up, unless it was
 connected before."""
@@ -284,8 +284,8 @@ class Keeper:
         self._failures += 1
         # For example, there are no locks on many file servers, where home folders are.
         self._is_temporary = self._is_temporary or process.exit_code == EXIT_FAILED
-        end_s = time.monotonic() + YIELD_S
-        while time.monotonic() < end_s:
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < (START_S_MAX if process.has_rival() else YIELD_S):
             if await self._find_listener():
                 return
             await asyncio.sleep(LOOK_S)

@@ -93,6 +93,17 @@ class HostedProcess:
         except OSError:
             return False
 
+    def has_rival(self) -> bool:
+        """Return whether a coordinator that another agent has started has the journal."""
+        try:
+            pid = self._lock.read_text()
+        except OSError:
+            return False
+        if not pid:  # the one that has just locked it writes it next
+            return True
+        is_other = pid != str(self.pid) and pid.isdecimal()
+        return is_other and _is_coordinator(int(pid), self._folder)
+
     def end(self) -> None:
         """Kill it, and wait for its end. Without the journal it has nothing to lose."""
         with suppress(ProcessLookupError):
