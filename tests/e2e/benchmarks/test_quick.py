@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.commands import run_program
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 LIMIT_S = 400
 """Of one benchmark. They run beside each other; an idle machine takes half a minute for most."""
@@ -63,9 +65,7 @@ def test_every_row_is_measured(command: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     script, *words = command.split()
     argv = [sys.executable, str(BENCHMARKS / script), *words, "--json", str(path)]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    done = run_program(argv, LIMIT_S)
     # A busy machine misses the target for `status`.
     assert done.returncode == 0 or "target of" in done.stdout, done.stdout + done.stderr
     cells = json.loads(path.read_text())["cells"]

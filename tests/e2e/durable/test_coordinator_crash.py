@@ -4,13 +4,13 @@ The benchmark compares everything with what it has done to the jobs; these are s
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.processes.commands import run_program
 from support.tries.commit import draw
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "coordinator_crash.py"
@@ -21,10 +21,7 @@ FEW = ("--crashes=8", "--agents=8", f"--seed={draw('crashes', 10**6)}")
 
 def crash(figures: Path, *flags: str) -> list[dict[str, Any]]:
     """Run the benchmark; return its crashes."""
-    argv = [sys.executable, str(BENCHMARK), "--json", str(figures), *flags]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    done = run_program([sys.executable, BENCHMARK, "--json", figures, *flags], LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     crashes: list[dict[str, Any]] = json.loads(figures.read_text())["crashes"]
     return crashes

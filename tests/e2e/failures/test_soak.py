@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.commands import run_program
+
 SOAK = Path(__file__).parents[3] / "benchmarks" / "soak.py"
 LIMIT_S = 150
 
 
 def soak(*flags: str) -> subprocess.CompletedProcess[str]:
     """Run the soak to its end."""
-    argv = [sys.executable, str(SOAK), *flags]
-    return subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    return run_program([sys.executable, SOAK, *flags], LIMIT_S)
 
 
 @pytest.mark.long

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.processes.commands import run_program
 
 STORM = Path(__file__).parents[3] / "benchmarks" / "storm.py"
 LIMIT_S = 240
@@ -17,13 +18,7 @@ LIMIT_S = 240
 def storm(folder: Path, *argv: str) -> Any:
     """Return the figures of a storm."""
     figures = folder / "figures.json"
-    done = subprocess.run(
-        [sys.executable, str(STORM), *argv, "--json", str(figures)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    done = run_program([sys.executable, STORM, *argv, "--json", figures], LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(figures.read_text())
 

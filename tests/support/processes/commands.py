@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,8 @@ NODE_AGENT = str(SCRIPTS / "node-agent")
 RALLYPOINT = str(SCRIPTS / "rallypoint")
 
 CATCH_UP_S = 5.0
+ENDING_S = 20.0
+"""How long a program that took too long may take to end all that it has started."""
 
 
 class Command:
@@ -149,6 +151,33 @@ class Command:
         for reader in self._readers:
             reader.join(LIMIT_S)
             assert not reader.is_alive(), f"a process still holds the output of {self.name}"
+
+
+def run_program(argv: Sequence[str | Path], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program that starts others and ends by itself.
+
+    One that takes too long gets SIGTERM first: after SIGKILL, what it has started would run on.
+
+    Raises:
+        TimeoutExpired: it took longer than `limit_s`.
+    """
+    program = subprocess.Popen(
+        [*map(str, argv)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        try:
+            stdout, stderr = program.communicate(timeout=limit_s)
+        except BaseException:  # KeyboardInterrupt, or a test's own limit, too
+            program.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.communicate(timeout=ENDING_S)
+            program.kill()
+            raise
+    return subprocess.CompletedProcess(program.args, program.returncode, stdout, stderr)
 
 
 def _read(pipe: IO[str], feed: Feed[str]) -> None:
