@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -62,28 +60,6 @@ def test_second_coordinator_on_one_file(world: World, tmp_path: Path) -> None:
     assert f"PATH: another coordinator with process id {first.pid} uses this journal" in text
     assert text.endswith("end it, or choose another file (sqlite:PATH)")
     assert first.is_running()
-
-
-@pytest.mark.long
-def test_files_that_are_no_journal(world: World, tmp_path: Path) -> None:
-    """A folder, another program's file, a file from the future, a cut one: a line for each."""
-    text, cut, future = (tmp_path / name for name in ("text", "cut.sqlite", "future.sqlite"))
-    text.write_text("a page of a diary, which no coordinator may overwrite\n" * 100)
-    for path in (cut, future):
-        coordinator = world.coordinator(0, f"--state=sqlite:{path}", *NEW)
-        coordinator.signal(signal.SIGTERM)
-        assert 0 == coordinator.wait()
-    os.truncate(cut, 8192)
-    connection = sqlite3.connect(future)
-    with connection:
-        connection.execute("UPDATE meta SET value = 2 WHERE key = 'format'")
-    connection.close()
-
-    assert "PATH: it is a folder, not a file; choose another file" in refused(world, tmp_path)
-    assert "PATH: this is not a journal of Rallypoint; choose" in refused(world, text)
-    assert "PATH: it is damaged (SQLITE_CORRUPT); restore the journal" in refused(world, cut)
-    assert "upgrade this coordinator" in refused(world, future)
-    assert text.read_text().startswith("a page of a diary")
 
 
 @pytest.mark.parametrize("place", ["journal.sqlite", "sqlite:", "redis://a", "Memory"])

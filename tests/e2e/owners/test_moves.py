@@ -20,6 +20,8 @@ def begin(world: World, owners: Coordinators) -> tuple[list[Command], list[Worke
     agents = [world.agent(name, "--max-restarts=3", nnodes="2", nproc=2) for name in ("a", "b")]
     workers = world.mailbox.workers(4)
     job = until_job(owners.seats[-1], world.job_id, lambda job: is_started(job, 1))
+    for worker in workers:
+        assert worker.env["RALLYPOINT_COORDINATOR"].startswith(owners.owner().address)
     return agents, workers, job
 
 
