@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import pytest
 
 EVERYWHERE = (
-    r"tests/unit/server/shell/test_refused\.py has the refusals of sessions",
     r"a worker for each processor, and the record has another number of processors",
     r".* not installed: make test-frameworks",
     r"torchx: make nightly installs it",

@@ -18,7 +18,6 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import event_service_pb2 as event_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.wire.channel import client_options
-from rallypoint.wire.errors import unpack_details
 from support.contract.samples import holding_hello, ready_hello, session_id
 from support.core.served import LIMIT_S, served
 from support.versions.ahead import NEW_ARM, NEW_NUMBER, Ahead
@@ -90,16 +89,6 @@ class NewerAgent:
         while (await self.read()).desired.WhichOneof("state") != state:
             pass
 
-    async def reason(self) -> str:
-        """Read until the stream ends; return why it did."""
-        async with asyncio.timeout(LIMIT_S):
-            try:
-                while await self.call.read() is not grpc.aio.EOF:
-                    pass
-            except grpc.aio.AioRpcError:
-                pass
-            return unpack_details(await self.call.trailing_metadata()).reason
-
 
 def one_node() -> agent_pb2.Hello:
     hello = ready_hello(1)
@@ -131,15 +120,6 @@ async def test_newer_agent_runs_a_job(ahead: Ahead) -> None:
         list(welcome.capabilities),
     )
     assert welcome.desired.HasField("run")
-
-
-async def test_newer_agent_without_an_older_version_is_refused(ahead: Ahead) -> None:
-    """[2, 2] against [1, 1]."""
-    async with served() as server:
-        agent = NewerAgent(ahead, server.channel)
-        await agent.hello(2, 2, one_node())
-
-        assert "PROTOCOL_MISMATCH" == await agent.reason()
 
 
 async def test_report_of_a_new_kind_is_acknowledged(ahead: Ahead) -> None:

@@ -7,6 +7,7 @@ can be repeated, and docs/operations.md names them all.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,29 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import Struct
 
 from rallypoint.server.rpc.errors import REASONS
+from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.refusals import TABLE
 from rallypoint.server.rpc.stalls import Stalls
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import REASON_PREFIX, unpack_details
 from rallypoint.wire.limits import SERVICES, Kind, find_rule
 from support.contract.boundaries import variants
-from support.contract.samples import JOB, requests
+from support.contract.reflected import find_rpcs
+from support.contract.samples import (
+    JOB,
+    OTHER_JOB,
+    full_hello,
+    ready_hello,
+    reports,
+    requests,
+)
 from support.core.served import LIMIT_S, Served, served
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -89,6 +98,8 @@ RPCS = {
     "NodeService/UncordonNode": CHANGE,
     "WorkerService/ReportProgress": Rpc(repeats="the highest step counts"),
 }
+OF_ANY_JOB = {"EventService/ListEvents", "EventService/WatchEvents", "JobService/CreateJob"}
+"""They may name a job that the coordinator does not know."""
 EACH = pytest.mark.parametrize("name", RPCS)
 STREAMS = pytest.mark.parametrize(
     "name", [name for name, rpc in RPCS.items() if rpc.ends == "stall"]
@@ -109,39 +120,12 @@ def method_of(name: str) -> MethodDescriptor:
     return descriptor
 
 
-async def offered(server: Served) -> set[str]:
-    """Return the RPCs that a coordinator offers, as reflection shows them."""
-    ask = reflection_pb2.ServerReflectionRequest
-    call: Any = server.channel.stream_stream(
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        request_serializer=ask.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )(timeout=LIMIT_S)
-    await call.write(ask(list_services=""))
-    services = [one.name for one in (await call.read()).list_services_response.service]
-    found: set[str] = set()
-    for service in services:
-        if service.startswith("rallypoint."):
-            await call.write(ask(file_containing_symbol=service))
-            answer = (await call.read()).file_descriptor_response
-            files = map(FileDescriptorProto.FromString, answer.file_descriptor_proto)
-            found |= {
-                f"{one.name}/{method.name}"
-                for file in files
-                for one in file.service
-                if f"{file.package}.{one.name}" == service
-                for method in one.method
-            }
-    call.cancel()
-    return found
-
-
 async def test_every_rpc_is_classified() -> None:
     """None is offered that is not in the table above, and the other way round."""
     async with served() as server:
-        found = await offered(server)
+        found = await find_rpcs(server.channel)
 
-    assert set(RPCS) == found
+    assert set(RPCS) == {name for name in found if not name.startswith("grpc.")}
 
 
 def test_every_rpc_is_in_the_documentation() -> None:
@@ -223,9 +207,25 @@ class Probe:
         """Of the refusals."""
         self.faults: list[str] = []
 
+    def begin(self, request: Message) -> Any:
+        return self._call(request, timeout=self._limit_s, metadata=self._metadata)
+
+    async def find_limit(self, request: Message) -> details_pb2.LimitReached | None:
+        """Begin a stream, and end it; return the limit for which it was refused, if any."""
+        stream = self.begin(request)
+        try:
+            await stream.read()
+        except grpc.aio.AioRpcError as error:
+            detail = unpack_details(error.trailing_metadata()).own
+            assert isinstance(detail, details_pb2.LimitReached)
+            return detail
+        finally:
+            stream.cancel()
+        return None
+
     async def call(self, what: str, request: Message) -> None:
         async with self._room:
-            call: Any = self._call(request, timeout=self._limit_s, metadata=self._metadata)
+            call = self.begin(request)
             try:
                 await (call.read() if self._is_stream else call)
             except grpc.aio.AioRpcError as error:
@@ -252,6 +252,13 @@ class Probe:
         return self._is_stream and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+def begin_at_once(sample: Message) -> None:
+    """Let a watch show what there is."""
+    for field in ("start_revision", "epoch", "after_revision", "after_sequence"):
+        if field in sample.DESCRIPTOR.fields_by_name:
+            sample.ClearField(field)
+
+
 async def probe(server: Served, name: str) -> tuple[Probe, Message]:
     """Return a probe of an RPC about a job that runs, and a request that is in order."""
     agent = server.agent(JOB, 1)
@@ -263,12 +270,14 @@ async def probe(server: Served, name: str) -> tuple[Probe, Message]:
     return Probe(server, name, token), sample
 
 
-@EACH
+@pytest.mark.parametrize("name", [name for name, rpc in RPCS.items() if rpc.ends != "session"])
 async def test_every_refusal_has_typed_details(name: str) -> None:
-    """Of an empty request, of one about an unknown job, and of every field out of its range."""
-    if RPCS[name].ends == "session":
-        pytest.skip("tests/unit/server/shell/test_refused.py has the refusals of sessions")
+    """Of an empty request, of one about an unknown job, and of every field out of its range.
+
+    An agent of another job notices nothing of all that.
+    """
     async with served() as server:
+        other = await server.join(OTHER_JOB, 9)
         calls, sample = await probe(server, name)
         unknown = type(sample)()
         unknown.CopyFrom(sample)
@@ -277,15 +286,68 @@ async def test_every_refusal_has_typed_details(name: str) -> None:
             unknown.job_id = "no such job"  # type: ignore[attr-defined]  # checked above
         await calls.call("empty", type(sample)())
         await calls.call("unknown job", unknown)
+        about_unknown = set(calls.reasons)
         several = [calls.call(what, request) for what, request in variants(sample)]
         await asyncio.gather(*several)
+        await other.check_alive()
 
     assert [] == calls.faults
     rules = {field.name: find_rule(field) for field in method_of(name).input_type.fields}
     if any(rule and rule.kind is Kind.WISH and name != "job_id" for name, rule in rules.items()):
         assert "INVALID_FIELD" in calls.reasons
-    reasons = {"UNKNOWN_JOB", "OTHER_JOB", "TOKEN_REFUSED", "INVALID_FIELD"}
-    assert "job_id" not in fields or reasons & calls.reasons
+    assert (
+        "job_id" not in fields or name in OF_ANY_JOB or {"UNKNOWN_JOB", "OTHER_JOB"} & about_unknown
+    )
+
+
+async def end_of_stream(server: Served, number: int, envelope: Any) -> tuple[str, str]:
+    """Return why a stream with this last message ends, and what is missing in its end, or "".
+
+    A report follows the Hello of an agent that is alone in its job.
+    """
+    agent = server.agent(f"{JOB}-{number}", 100 + number)
+    if envelope.WhichOneof("message") != "hello":
+        await agent.hello()
+        envelope.epoch = envelope.epoch and (await agent.read()).epoch
+    envelope.session_id = envelope.session_id and agent.session_id
+    await agent.call.write(envelope)
+    await agent.call.done_writing()
+    code, text = await agent.ending()
+    server.agents.remove(agent)
+    reason = unpack_details(await agent.call.trailing_metadata()).reason
+    has_reason = f"{REASON_PREFIX}{reason}" in details_pb2.RefusalReason.keys()
+    is_ours = code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    is_right = code is grpc.StatusCode.OK or (has_reason and not is_ours)
+    return reason, "" if is_right else f"{code}: {text}"
+
+
+@pytest.mark.parametrize("kind", ["hello", "held", *reports(1)])
+async def test_every_refused_stream_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """For a Hello and for each report, with every field out of its range; no other stream ends."""
+    monkeypatch.setattr(limits, "NEW_RUNS_AT_ONCE_MAX", 10_000)
+    samples = {"hello": ready_hello(1), "held": full_hello(1, 1), **reports(1)}
+    arm = "hello" if kind == "held" else kind
+    valid: Any = agent_pb2.SessionRequest(session_id="s", connection=1, epoch=1)
+    valid.sequence = 0 if arm in ("hello", "heartbeat") else 1
+    getattr(valid, arm).CopyFrom(samples[kind])
+    room, reasons, faults = asyncio.Semaphore(AT_ONCE), set[str](), list[str]()
+
+    async def send(number: int, what: str, envelope: Any) -> None:
+        async with room:
+            reason, fault = await end_of_stream(server, number, envelope)
+        reasons.add(reason)
+        faults.extend([f"{what}: {fault}"] if fault else [])
+
+    async with served() as server:
+        other = await server.join(OTHER_JOB, 9)
+        several = [send(number, *one) for number, one in enumerate(variants(valid))]
+        await asyncio.gather(*several)
+        await other.check_alive()
+
+    assert [] == faults
+    assert "INVALID_FIELD" in reasons
 
 
 @STREAMS
@@ -302,9 +364,7 @@ async def test_every_answer_of_a_stream_is_written_under_a_limit(
 
     async with served() as server:
         calls, sample = await probe(server, name)
-        for field in ("start_revision", "epoch", "after_revision", "after_sequence"):
-            if field in sample.DESCRIPTOR.fields_by_name:
-                sample.ClearField(field)  # from the beginning
+        begin_at_once(sample)
         monkeypatch.setattr(Stalls, "begin", note)
         await calls.call("sample", sample)
 
@@ -312,3 +372,44 @@ async def test_every_answer_of_a_stream_is_written_under_a_limit(
     assert set() == calls.reasons
     assert limits_s
     assert max(limits_s) <= STALL_S_MAX
+
+
+LIMITED = [
+    ("EventService/WatchEvents", "EVENT_WATCHES_PER_JOB_MAX", "WATCHES_PER_JOB"),
+    ("EventService/WatchEvents", "EVENT_WATCHES_PER_HOST_MAX", "WATCHES_PER_HOST"),
+    ("JobService/WatchJob", "WATCHERS_PER_JOB_MAX", "WATCHES_PER_JOB"),
+    ("JobService/WatchJob", "WATCHERS_PER_HOST_MAX", "WATCHES_PER_HOST"),
+    ("JobService/WatchJobs", "JOBS_WATCHERS_MAX", "WATCHES"),
+    ("JobService/WatchJobs", "WATCHERS_PER_HOST_MAX", "WATCHES_PER_HOST"),
+    ("KeyValueService/WatchKeys", "KEY_WATCHES_PER_JOB_MAX", "WATCHES_PER_JOB"),
+    ("KeyValueService/WatchKeys", "KEY_WATCHES_PER_HOST_MAX", "WATCHES_PER_HOST"),
+]
+"""RPC, the limit of its open streams, and the kind of the refusal of one too many."""
+
+
+def test_every_stream_is_limited() -> None:
+    """By job or coordinator, and by host; a new one fails here."""
+    assert {name: 2 for name, rpc in RPCS.items() if rpc.ends == "stall"} == Counter(
+        name for name, _, _ in LIMITED
+    )
+
+
+@pytest.mark.parametrize(("name", "limit", "kind"), LIMITED)
+async def test_one_stream_too_many_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: str, kind: str
+) -> None:
+    """With the limit and its kind; one that ends makes room."""
+    monkeypatch.setattr(limits, limit, 1)
+    async with asyncio.timeout(LIMIT_S), served() as server:
+        calls, sample = await probe(server, name)
+        begin_at_once(sample)
+        first = calls.begin(sample)
+        await first.read()
+        detail = await calls.find_limit(sample)
+        assert detail is not None
+        first.cancel()
+        while await calls.find_limit(sample) is not None:
+            pass
+
+    assert details_pb2.LimitKind.Value(f"LIMIT_KIND_{kind}") == detail.kind
+    assert 1 == detail.value

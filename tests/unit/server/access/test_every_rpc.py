@@ -14,9 +14,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, MethodDescriptorProto
+from google.protobuf.descriptor_pb2 import MethodDescriptorProto
 from google.protobuf.message import Message
-from grpc_reflection.v1alpha import reflection_pb2
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
@@ -56,11 +55,11 @@ from support.access.table import (
     Kind,
     render,
 )
+from support.contract.reflected import find_rpcs
 from support.contract.samples import JOB, OTHER_JOB, requests
 from support.core.served import LIMIT_S, hello_of
 
 Metadata = tuple[tuple[str, str], ...]
-REFLECTION = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 HEALTH = "grpc.health.v1.Health/Check"
 QUIET_S = 0.3
 """How long a watch is heard that is let in."""
@@ -110,29 +109,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(limits, "LINES_PER_MINUTE_MAX", 1_000)
     with capture_logs(processors=[merge_context]) as lines:
         yield lines
-
-
-async def find_rpcs(channel: grpc.aio.Channel) -> dict[str, MethodDescriptorProto]:
-    """Return the methods that reflection shows to an operator, by service and name."""
-    ask = reflection_pb2.ServerReflectionRequest
-    call: Any = channel.stream_stream(
-        f"/{REFLECTION}",
-        request_serializer=ask.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )(timeout=LIMIT_S, metadata=bearer(OPERATOR))
-    await call.write(ask(list_services=""))
-    services = [one.name for one in (await call.read()).list_services_response.service]
-    found: dict[str, MethodDescriptorProto] = {}
-    for service in services:
-        await call.write(ask(file_containing_symbol=service))
-        answer = (await call.read()).file_descriptor_response
-        for file in map(FileDescriptorProto.FromString, answer.file_descriptor_proto):
-            for one in file.service:
-                if f"{file.package}.{one.name}" == service:
-                    prefix = service.removeprefix("rallypoint.v1.")
-                    found |= {f"{prefix}/{method.name}": method for method in one.method}
-    call.cancel()
-    return found
 
 
 def request_of(name: str) -> bytes:
@@ -191,7 +167,7 @@ async def check(
     channel: grpc.aio.Channel, caller: Identity, metadata: Metadata, lines: list[Any]
 ) -> None:
     """Check how every call of a caller ends, and its audit lines."""
-    found = await find_rpcs(channel)
+    found = await find_rpcs(channel, bearer(OPERATOR))
 
     assert sorted(found) == sorted(name for name in KINDS if not name.endswith(ALL_JOBS))
     for name, kind in KINDS.items():
@@ -294,7 +270,7 @@ async def test_certificate_of_another_authority_is_refused(
     foreign = Authority(tmp_path / "foreign")
     async with protected_site(tmp_path) as site:
         async with site.channel(site.authority.issue("a-stranger")) as channel:
-            found = await find_rpcs(channel)
+            found = await find_rpcs(channel, bearer(OPERATOR))
         pair = foreign.issue("ops-1") if kind == "foreign" else None
         for number, name in enumerate(found, 1):
             async with site.channel(pair) as channel:
@@ -349,7 +325,7 @@ async def test_every_rpc_has_a_row(tmp_path: Path) -> None:
         protected_site(tmp_path, needs_client=False) as site,
         site.channel() as channel,
     ):
-        found = await find_rpcs(channel)
+        found = await find_rpcs(channel, bearer(OPERATOR))
 
     named = {f"/{name}" if "." in name else f"/rallypoint.v1.{name}" for name in found}
     assert named <= set(POLICY)

@@ -228,33 +228,6 @@ async def test_failure_of_a_worker_ends_the_wait() -> None:
         assert stale.kind == details_pb2.STALE_KIND_ROUND
 
 
-@pytest.mark.parametrize("times", [10, pytest.param(200, marks=pytest.mark.long)])
-async def test_only_workers_of_the_round_may_arrive(times: int) -> None:
-    """Not with no token, a forged one, that of another job or that of an earlier round."""
-    async with workers() as at:
-        other = at.server.agent("other", 9)
-        await other.hello()
-        foreign = (await other.read()).welcome.desired.run.worker_token
-        old = at.token
-        await at.agent.report(leaving=agent_pb2.Leaving(round=1, text="again"))
-        await at.agent.report(ready=agent_pb2.Ready(round=1, master_port=20_001))
-        while not (message := await at.agent.read()).desired.HasField("run"):
-            pass
-        assert message.desired.run.header.number == 2
-        forged = message.desired.run.worker_token.replace("1.2.", "1.3.", 1)
-        cases = {
-            None: grpc.StatusCode.UNAUTHENTICATED,
-            "x": grpc.StatusCode.UNAUTHENTICATED,
-            forged: grpc.StatusCode.UNAUTHENTICATED,
-            foreign: grpc.StatusCode.PERMISSION_DENIED,
-            old: grpc.StatusCode.ABORTED,
-        }
-        for _ in range(times):
-            calls = [failure(at.arrive(0, token)) for token in cases]
-            assert [code for code, _, _ in await asyncio.gather(*calls)] == list(cases.values())
-        assert await at.barriers() == []
-
-
 @pytest.mark.parametrize(
     ("fields", "path"),
     [

@@ -294,26 +294,6 @@ async def test_token_resumes_a_session() -> None:
     assert grpc.StatusCode.ABORTED is replaced
 
 
-async def test_lost_welcome_locks_nobody_out() -> None:
-    """An agent that never got one has no token; it has only sent Hello."""
-    async with served() as server:
-        agent = await server.join("job", 1)
-        again = agent.again(server, token="")
-        await again.hello()
-        await again.read()
-        await again.check_alive()
-
-
-async def test_other_coordinator_needs_no_token() -> None:
-    """It does not know the session, so there is nothing to take over."""
-    async with served() as server:
-        agent = server.agent("job", 1)
-        agent.token = OTHERS.make(agent.session_id)
-        await agent.hello()
-        await agent.read()
-        await agent.check_alive()
-
-
 async def test_token_is_never_logged() -> None:
     """Neither when it is taken, nor when another one is refused."""
     with capture_logs() as lines:
@@ -593,20 +573,6 @@ async def test_highest_step_counts() -> None:
 
         assert [0, 3, 9, 9, 9] == steps
         assert 9 == await worker.step_of_round()
-
-
-async def test_only_workers_of_the_round_report() -> None:
-    """A stranger is refused, and so is a worker whose round is over."""
-    async with working() as worker:
-        assert Code.UNAUTHENTICATED is await worker.refusal(3, None)
-        assert Code.UNAUTHENTICATED is await worker.refusal(3, "1.1.am9i.00")
-        ended = node_pb2.Worker(local_rank=0, pid=7, exit=node_pb2.WorkerExit(exit_code=3))
-        await worker.agent.report(exited=agent_pb2.Exited(round=1, workers=[ended]))
-        while not (await worker.agent.read()).HasField("desired"):
-            pass
-
-        assert Code.ABORTED is await worker.refusal(3)
-        assert 0 == await worker.step_of_round()
 
 
 async def test_watchers_see_steps() -> None:

@@ -20,13 +20,11 @@ from rallypoint.server.rpc.reading import jobs
 from rallypoint.server.rpc.views import whole
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.watchers import FULL, Watchers
-from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
 from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 from rallypoint.v1 import node_service_pb2 as node_service
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
-from rallypoint.wire.errors import unpack_detail
 from support.core.served import LIMIT_S, Served, served
 
 COUNT = 20
@@ -173,36 +171,6 @@ def test_limits_of_watchers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None
     rooms.leave(first, "host")
 
     assert rooms.enter("job", "host") is first  # type: ignore[arg-type]
-
-
-async def test_refused_watcher_learns_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RESOURCE_EXHAUSTED, with LimitReached."""
-    monkeypatch.setattr(limits, "WATCHERS_PER_HOST_MAX", 1)
-    async with served() as server:
-        await server.join("job", 1)
-        async with watching(server, "job", 1) as calls:
-            await read_all(calls)
-            async with watching(server, "job", 1) as refused:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await refused[0].read()
-
-    assert grpc.StatusCode.RESOURCE_EXHAUSTED is caught.value.code()
-    detail = unpack_detail(tuple(caught.value.trailing_metadata()))
-    assert (
-        details_pb2.LimitReached(
-            limit="watchers on one host", value=1, kind=details_pb2.LIMIT_KIND_WATCHES_PER_HOST
-        )
-        == detail
-    )
-
-
-async def test_unknown_job_leaves_no_watcher() -> None:
-    """It is refused as NOT_FOUND, and costs nothing afterwards."""
-    async with served() as server, watching(server, "nothing", 1) as calls:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await calls[0].read()
-
-        assert grpc.StatusCode.NOT_FOUND is caught.value.code()
 
 
 async def test_watch_of_a_forgotten_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,62 +1,57 @@
-"""Every field of every client message at its boundary values: check, converters, core, views.
+"""Whatever a client sends: it is refused as invalid, or the core takes it and its jobs continue.
 
-The coordinator here has no network. It has a job of two nodes that runs a round, and another job
-that must never notice anything.
+First every field of every message has its boundary values, one at a time; then hypothesis draws
+histories of valid, changed and misplaced messages. Everything is checked, converted, stepped and
+shown, but the coordinator here has no network. It has a job of two nodes that runs a round, and
+another job that must never notice anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import Phase as Stage
+from hypothesis import strategies as st
 
-from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core.events.log import EVENTS_MAX
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, Notify, Refuse, Send, Welcome
+from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.reads.replay import memory_of
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import step
-from rallypoint.server.rpc.about.views import Start, coordinator_message
-from rallypoint.server.rpc.barriers.reading import read_place
-from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
+from rallypoint.server.rpc.calls import InvalidMessage
+from rallypoint.server.rpc.convert import hello
+from rallypoint.server.rpc.convert import reports as report_messages
 from rallypoint.server.rpc.convert.barriers import to_arrive
-from rallypoint.server.rpc.convert.bounds import check
 from rallypoint.server.rpc.convert.hello import UnsupportedProtocol, to_hello
-from rallypoint.server.rpc.convert.keys import to_get, to_watch, to_writes
-from rallypoint.server.rpc.convert.keys import to_page as to_keys_page
+from rallypoint.server.rpc.convert.keys import to_writes
 from rallypoint.server.rpc.convert.reports import to_heartbeat, to_report
 from rallypoint.server.rpc.convert.requests import (
     CANCEL,
     CORDON,
-    DELETE,
     RESTART,
     UNCORDON,
     to_create,
     to_drain_node,
-    to_job_id,
-    to_job_list,
-    to_node,
     to_operation,
-    to_page,
     to_progress,
     to_update,
 )
 from rallypoint.server.rpc.errors import invalid_status, protocol_status, refusal_status
-from rallypoint.server.rpc.events.reading import begin, check_place, to_list
-from rallypoint.server.rpc.events.reading import to_watch as to_watch_events
 from rallypoint.server.rpc.events.views import event_message
-from rallypoint.server.rpc.keys.reading import Cursor, get_keys, list_keys
-from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.reading.of_job import list_nodes, list_runs
 from rallypoint.server.rpc.views.desired import desired_message
 from rallypoint.server.rpc.views.job import summary_message
 from rallypoint.server.rpc.views.notices import notices_message
@@ -64,8 +59,6 @@ from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import (
     barrier_service_pb2,
-    coordinator_service_pb2,
-    event_service_pb2,
     job_service_pb2,
     key_value_service_pb2,
     node_pb2,
@@ -96,6 +89,24 @@ OTHERS = (7, 8)
 """Agents of the other job."""
 SHOWN_MAX = 8
 """Latest events that are shown after each message."""
+CHANGES: dict[type[Message], Callable[[Any, inputs.Claim], inputs.Input]] = {
+    job_service_pb2.CancelJobRequest: lambda request, _: to_operation(request, CANCEL),
+    job_service_pb2.RestartJobRequest: lambda request, _: to_operation(request, RESTART),
+    job_service_pb2.UpdateJobRequest: lambda request, _: to_update(request),
+    job_service_pb2.CreateJobRequest: lambda request, _: to_create(request),
+    node_service_pb2.DrainNodeRequest: lambda request, _: to_drain_node(request),
+    node_service_pb2.CordonNodeRequest: lambda request, _: to_operation(request, CORDON),
+    node_service_pb2.UncordonNodeRequest: lambda request, _: to_operation(request, UNCORDON),
+    barrier_service_pb2.ArriveRequest: lambda request, claim: to_arrive(request, claim, 60, NOW_MS),
+    worker_service_pb2.ReportProgressRequest: to_progress,
+    key_value_service_pb2.WriteKeysRequest: lambda request, claim: to_writes(
+        request, claim, NOW_MS
+    ),
+}
+"""What the core gets of each request that reaches it while its job runs.
+
+tests/unit/contract/test_rpcs.py calls all others, too: what only reads changes nothing.
+"""
 STEPS_MAX = 40
 """Rounds of messages in which every agent does what it has to do; far more than are needed."""
 
@@ -154,82 +165,12 @@ class Rig:
             protocol_status(unsupported.lowest, unsupported.highest).SerializeToString()
             return str(unsupported)
 
-    def ask(self, request: Message) -> str:  # noqa: C901  # one flat case per request
-        """Pass a reader's or operator's request through everything; return why it was refused."""
+    def ask(self, request: Message) -> str:
+        """Pass a request that changes something through everything; return why it was refused."""
         try:
-            match request:
-                case coordinator_service_pb2.GetCoordinatorRequest():
-                    coordinator_message(self.state, Start(NOW_MS, 0), 0, self.now_ms)
-                case job_service_pb2.ListJobsRequest():
-                    to_page(request)
-                    to_job_list(request)
-                case job_service_pb2.WatchJobsRequest():
-                    check(request)
-                case job_service_pb2.ListRunsRequest() | job_service_pb2.ListRoundsRequest():
-                    _, token = to_page(request)
-                    list_runs(self.state.jobs[JobId(JOB)], token, self.state.clocks, self.now_ms)
-                case node_service_pb2.GetNodeRequest():
-                    to_node(request)
-                case job_service_pb2.GetJobRequest() | job_service_pb2.WatchJobRequest():
-                    to_job_id(request)
-                case job_service_pb2.CancelJobRequest():
-                    return self.take(to_operation(request, CANCEL))
-                case job_service_pb2.RestartJobRequest():
-                    return self.take(to_operation(request, RESTART))
-                case job_service_pb2.UpdateJobRequest():
-                    return self.take(to_update(request))
-                case job_service_pb2.CreateJobRequest():
-                    return self.take(to_create(request))
-                case job_service_pb2.DeleteJobRequest():
-                    to_operation(request, DELETE)  # refused as long as the job has not ended
-                case node_service_pb2.ListNodesRequest():
-                    _, token = to_page(request)
-                    list_nodes(self.state, self.state.jobs[JobId(JOB)], token, self.now_ms)
-                case node_service_pb2.DrainNodeRequest():
-                    return self.take(to_drain_node(request))
-                case node_service_pb2.CordonNodeRequest():
-                    return self.take(to_operation(request, CORDON))
-                case node_service_pb2.UncordonNodeRequest():
-                    return self.take(to_operation(request, UNCORDON))
-                case event_service_pb2.ListEventsRequest():
-                    listed, place = to_list(request)
-                    check_place(listed, place or begin(listed, self.state), self.state)
-                case event_service_pb2.WatchEventsRequest():
-                    begin(to_watch_events(request), self.state)
-                case barrier_service_pb2.ListBarriersRequest():
-                    _, token = to_page(request)
-                    read_place(token)
-                case barrier_service_pb2.ArriveRequest():
-                    return self.take(to_arrive(request, self._claim(), 60, NOW_MS))
-                case _:
-                    return self._ask_as_worker(request)
+            return self.take(CHANGES[type(request)](request, self._claim()))
         except InvalidMessage as invalid:
             return str(invalid)
-        except InputRefused as refused:
-            return _text_of(refused.refusal)
-        return ""
-
-    def _ask_as_worker(self, request: Message) -> str:
-        claim = self._claim()
-        try:
-            match request:
-                case worker_service_pb2.ReportProgressRequest():
-                    return self.take(to_progress(request, claim))
-                case key_value_service_pb2.GetKeysRequest():
-                    get_keys(to_get(request, claim, 60), self.state, self.now_ms)
-                case key_value_service_pb2.ListKeysRequest():
-                    list_keys(to_keys_page(request, claim), self.state, self.now_ms)
-                case key_value_service_pb2.WatchKeysRequest():
-                    watch = to_watch(request, claim, NOW_MS)
-                    Cursor(watch, "host", KeyWaits()).begin(self.state, self.now_ms)
-                case _:
-                    writes: Any = request
-                    return self.take(to_writes(writes, claim, NOW_MS))
-        except InputRefused as refused:
-            return _text_of(refused.refusal)
-        except LimitExceeded as full:
-            return str(full)
-        return ""
 
     def _claim(self) -> inputs.Claim:
         """Return what the token of a worker of the job says."""
@@ -239,11 +180,13 @@ class Rig:
     def take(self, input: inputs.Input) -> str:
         """Step an input, check every invariant, and show everything that anyone can see."""
         self.taken += 1
+        before = memory_of(self.state)
         transition = step(self.state, input, self.now_ms)
         apply(self.state, transition.delta)
         check_touched(self.state, transition.delta)
         for job_id in self.state.jobs:
             check_job(self.state, job_id)
+        assert transition.refusal is None or before == memory_of(self.state)
         for effect in transition.effects:
             self._show(effect)
         return "" if transition.refusal is None else _text_of(transition.refusal)
@@ -418,9 +361,12 @@ def test_held_round(is_full: bool) -> None:
     assert adopted > 50 or is_full
 
 
-@pytest.mark.parametrize("rpc", requests("node1"))
+CHANGED_BY = [rpc for rpc, request in requests("node1").items() if type(request) in CHANGES]
+
+
+@pytest.mark.parametrize("rpc", CHANGED_BY)
 def test_request(rpc: str) -> None:
-    """No value of an operator's request stops the job."""
+    """No value of a request that changes something stops the job."""
     assert try_each(requests("node1")[rpc], Rig.ask, rpc) > 0
 
 
@@ -445,8 +391,109 @@ def test_sample_messages_are_taken() -> None:
     for kind, message in reports(1).items():
         rig = Rig()
         assert "" == rig.send(rig.envelope(1, **{kind: message}), stream), kind
-    for rpc, request in requests("node1").items():
-        assert "" == Rig().ask(request), rpc
+    for rpc in CHANGED_BY:
+        assert "" == Rig().ask(requests("node1")[rpc]), rpc
     for make in (full_hello, holding_hello):
         rig = Rig(in_window=True)
         assert "" == rig.send(rig.envelope(1, hello=make(1, NOW_MS - 1)), {})
+
+
+# --- Histories of many messages ---
+
+FEW = settings(
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    phases=(Stage.generate, Stage.shrink),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+MANY = settings(FEW, max_examples=1_500)
+KINDS = ("hello ready", "hello held", "hello full", *reports(1))
+
+Mutation = tuple[str, int, tuple[tuple[int, int], ...]]
+"""Kind of the envelope, number of its variant (0: valid), and bytes to flip: place and mask."""
+Sent = tuple[int, Mutation, bool, int]
+"""Node, envelope, whether it comes on the right connection in the right order, and ms before it."""
+
+mutations = st.tuples(
+    st.sampled_from(KINDS),
+    st.just(0) | st.integers(0, 5_000),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=2).map(tuple),
+)
+histories = st.lists(
+    st.tuples(
+        st.integers(1, 3),
+        mutations,
+        st.booleans() | st.just(True),
+        st.sampled_from((0, 1, 700, 9_000)),
+    ),
+    max_size=12,
+)
+
+
+@cache
+def envelopes(kind: str) -> tuple[bytes, ...]:
+    """Return a valid envelope of this kind, and all of its variants of reasonable size."""
+    valid = agent_pb2.SessionRequest(session_id=session_id(1), connection=1, epoch=NOW_MS)
+    if kind.startswith("hello"):
+        sample = {
+            "hello ready": ready_hello(1),
+            "hello held": holding_hello(1, NOW_MS),
+            "hello full": full_hello(1, NOW_MS),
+        }[kind]
+        valid.hello.CopyFrom(sample)
+    else:
+        valid.sequence = 1
+        getattr(valid, kind).CopyFrom(reports(1)[kind])
+    encoded = (one.SerializeToString() for _, one in variants(valid))
+    return (valid.SerializeToString(), *(raw for raw in encoded if len(raw) < 5_000))
+
+
+def take(rig: Rig, number: int, mutation: Mutation, *, is_orderly: bool) -> None:
+    """Let a node send an envelope; what is orderly fits into its stream."""
+    kind, variant, flips = mutation
+    known = envelopes(kind)
+    raw = bytearray(known[variant % len(known)])
+    for place, mask in flips:
+        raw[place % len(raw)] ^= mask
+    try:
+        envelope = agent_pb2.SessionRequest.FromString(bytes(raw))
+    except DecodeError:
+        return
+    arm = envelope.WhichOneof("message")
+    if is_orderly and arm is not None:
+        orderly = rig.envelope(number, **{arm: getattr(envelope, arm)})
+        if arm == "hello" and orderly.hello.node_name == "node1":
+            orderly.hello.node_name, orderly.hello.node_rank = f"node{number}", number
+        envelope = orderly
+    rig.send(envelope, {} if arm == "hello" else {"session_id": envelope.session_id})
+
+
+def check_history(history: Sequence[Sent]) -> None:
+    rig = Rig()
+    for number, mutation, is_orderly, pause_ms in history:
+        rig.advance(pause_ms)
+        take(rig, number, mutation, is_orderly=is_orderly)
+    rig.show()
+    rig.advance(700_000)  # every wait of the specification ends by then
+
+
+@pytest.mark.parametrize(
+    "amount", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_no_envelope_breaks_the_core(amount: settings) -> None:
+    """Invalid messages are refused; all others leave a sound state."""
+    amount(given(histories)(check_history))()
+
+
+@pytest.mark.nightly
+def test_unchecked_messages_break_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the ranges of the contract, they break an invariant, a step, or what is shown."""
+    for module in (hello, report_messages):
+        monkeypatch.setattr(module, "check", lambda *args: None)
+    rare = settings(MANY, phases=(Stage.generate,), max_examples=12_000)
+    unchecked = rare(given(histories)(check_history))
+
+    with pytest.raises((BrokenInvariant, LookupError, ValueError)):
+        unchecked()

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
@@ -19,14 +18,11 @@ from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.v1 import job_service_pb2, job_service_pb2_grpc, node_service_pb2
+from rallypoint.v1 import node_service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.errors import DETAILS_KEY, DOMAIN, unpack_detail
 from support.contract.samples import JOB, ready_hello, session_id
-
-BEATS_MAX = 50
-"""Heartbeats; the answer to one of them carries the acknowledgement of a report."""
 
 
 class Refused(Exception):
@@ -84,14 +80,6 @@ async def end_of(call: Any) -> Refused:
     """Return how a stream ended."""
     code, text = await call.code(), await call.details()
     return Refused(code, text, await call.trailing_metadata())
-
-
-async def refusal_of(call: Awaitable[Any]) -> Refused:
-    """Return how a call was refused."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = caught.value
-    return Refused(error.code(), error.details() or "", error.trailing_metadata())
 
 
 @asynccontextmanager
@@ -196,44 +184,6 @@ async def test_exit_code_in_both_lists_is_refused() -> None:
     assert "40 is in no_retry_exit_codes too" in end.text
 
 
-async def test_every_service_checks_and_explains() -> None:
-    """Readers and operators get the same details as agents, beside the detail of our own."""
-    async with connected() as client:
-        await client.open(1)
-        jobs: Any = job_service_pb2_grpc.JobServiceStub(client.channel)
-        nodes: Any = node_grpc.NodeServiceStub(client.channel)
-        get, page = job_service_pb2.GetJobRequest, job_service_pb2.ListJobsRequest
-        drain, cordon = node_service_pb2.DrainNodeRequest, node_service_pb2.CordonNodeRequest
-        uncordon, watch = node_service_pb2.UncordonNodeRequest, job_service_pb2.WatchJobRequest
-        invalid = [
-            (jobs.GetJob(get(job_id="\0")), "job_id"),
-            (jobs.ListJobs(page(page_token="other")), "page_token"),
-            (jobs.WatchJob(watch(job_id="x" * 256)).read(), "job_id"),
-            (
-                nodes.DrainNode(drain(job_id=JOB, node_name="a b", drain_timeout=Duration())),
-                "node_name",
-            ),
-            (nodes.CordonNode(cordon(job_id=JOB)), "node_name"),
-            (nodes.UncordonNode(uncordon(node_name="a")), "job_id"),
-        ]
-        for call, field in invalid:
-            refused = await refusal_of(call)
-            assert ("INVALID_ARGUMENT", "INVALID_FIELD", field) == (
-                refused.code.name,
-                refused.reason,
-                refused.field,
-            )
-        absent = drain(job_id=JOB, node_name="nobody", drain_timeout=Duration())
-        unknown = await refusal_of(nodes.DrainNode(absent))
-
-        assert ("NOT_FOUND", "UNKNOWN_NODE", "node_name") == (
-            unknown.code.name,
-            unknown.reason,
-            unknown.field,
-        )
-        assert isinstance(unknown.detail, details_pb2.UnknownNode)
-
-
 async def test_cordon_of_an_unknown_name_says_so() -> None:
     """It waits for a node of that name, which may be misspelled."""
     async with connected() as client:
@@ -246,22 +196,3 @@ async def test_cordon_of_an_unknown_name_says_so() -> None:
 
     assert (True, False) == (known.connected, unknown.connected)
     assert known.health.cordoned and unknown.health.cordoned
-
-
-async def test_newer_messages_are_no_error() -> None:
-    """A message and a report that this version does not know: the session stays."""
-    newer = b"\xba\x3e\x03new"
-    async with connected() as client:
-        call = await client.open(1)
-        for sequence in (0, 1):
-            message = agent_pb2.SessionRequest(
-                session_id=session_id(1), connection=1, sequence=sequence, epoch=client.epoch
-            )
-            message.MergeFromString(newer)
-            await call.write(message)
-        acknowledged = 0
-        for number in range(1, BEATS_MAX):
-            await client.say(call, 1, heartbeat=agent_pb2.Heartbeat(number=number))
-            acknowledged = max(acknowledged, (await call.read()).acknowledged)
-
-        assert 1 == acknowledged

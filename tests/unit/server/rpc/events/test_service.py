@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from rallypoint.server.core.events import log
 from rallypoint.server.rpc.events import reading, service
-from rallypoint.server.rpc.guards import limits
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc
@@ -220,32 +219,6 @@ async def test_kind_must_be_known() -> None:
         code, text, _ = await failure(at.call("List", kinds=[JOINED, 0]))
 
         assert (Code.INVALID_ARGUMENT, "kinds[1]: must be a kind of event") == (code, text)
-
-
-async def test_watches_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each job and for each host; one that ends makes room."""
-    cases = [
-        ("EVENT_WATCHES_PER_JOB_MAX", details_pb2.LIMIT_KIND_WATCHES_PER_JOB),
-        ("EVENT_WATCHES_PER_HOST_MAX", details_pb2.LIMIT_KIND_WATCHES_PER_HOST),
-    ]
-    for name, kind in cases:
-        async with reader("a") as at:
-            with monkeypatch.context() as patch:
-                patch.setattr(limits, name, 1)
-                watch = at.call("Watch", job_id="a")
-                await next_of(watch)
-                code, _, detail = await failure(at.call("Watch", job_id="a").read())
-                assert (Code.RESOURCE_EXHAUSTED, kind, 1) == (code, detail.kind, detail.value)
-                watch.cancel()
-                async with asyncio.timeout(LIMIT_S):
-                    while True:
-                        again = at.call("Watch", job_id="a")
-                        try:
-                            await again.read()
-                        except grpc.aio.AioRpcError:
-                            continue  # the first one has not ended yet
-                        break
-                again.cancel()
 
 
 async def test_watch_ends_with_the_coordinator() -> None:

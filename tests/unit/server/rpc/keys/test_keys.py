@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -26,7 +25,6 @@ from rallypoint.server.rpc.guards.allowances import JobBytes
 from rallypoint.server.rpc.keys import reading, service
 from rallypoint.server.rpc.keys.service import SMALL_BYTES
 from rallypoint.server.rpc.keys.waits import KeyWatch
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2
@@ -389,27 +387,6 @@ async def test_quiet_watch_costs_no_turns(monkeypatch: pytest.MonkeyPatch) -> No
         watch.cancel()
 
 
-@pytest.mark.parametrize("limit", ["KEY_WATCHES_PER_JOB_MAX", "KEY_WATCHES_PER_HOST_MAX"])
-async def test_watches_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that have ended make room."""
-    monkeypatch.setattr(limits, limit, 1)
-    async with worker() as at:
-        watch = at.call("WatchKeys")
-        await next_of(watch)
-        more = at.call("WatchKeys")
-        assert (await failure(more.read()))[0] is Code.RESOURCE_EXHAUSTED
-        watch.cancel()
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                next_one = at.call("WatchKeys")
-                try:
-                    await next_one.read()
-                    break
-                except grpc.aio.AioRpcError as error:
-                    assert error.code() is Code.RESOURCE_EXHAUSTED
-        next_one.cancel()
-
-
 async def test_waits_of_one_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have ended make room."""
     monkeypatch.setattr(limits, "KEY_WAITS_PER_JOB_MAX", 1)
@@ -435,50 +412,6 @@ async def test_stranger_takes_no_place_of_a_worker(monkeypatch: pytest.MonkeyPat
         forged = at.token.replace("1.1.", "1.7.", 1)
         code, _, _ = await failure(at.call("WatchKeys", forged).read())
         assert code is Code.UNAUTHENTICATED
-
-
-# --- Who may call KeyValueService: only a worker of the round that runs ---
-
-CALLS: dict[str, dict[str, Any]] = {
-    "GetKeys": {"keys": ["a"]},
-    "WriteKeys": {"writes": [change("a", delete={})]},
-    "ListKeys": {},
-    "WatchKeys": {},
-}
-"""A valid request of every method."""
-
-
-async def code_of(at: Worker, method: str, token: str | None) -> grpc.StatusCode:
-    call = at.call(method, token, **CALLS[method])
-    return (await failure(call.read() if method == "WatchKeys" else call))[0]
-
-
-@pytest.mark.parametrize("times", [1, pytest.param(25, marks=pytest.mark.long)])
-async def test_only_workers_of_the_round_may_call(times: int) -> None:
-    """Not with no token, a forged one, that of another job or that of an earlier round."""
-    async with worker() as at:
-        other = at.server.agent("other", 9)
-        await other.hello()
-        foreign = (await other.read()).welcome.desired.run.worker_token
-        await at.agent.report(leaving=agent_pb2.Leaving(round=1, text="again"))
-        await at.agent.report(ready=agent_pb2.Ready(round=1, master_port=20_001))
-        while not (message := await at.agent.read()).desired.HasField("run"):
-            pass
-        assert message.desired.run.header.number == 2
-        current = message.desired.run.worker_token
-        cases = {
-            None: Code.UNAUTHENTICATED,
-            "x": Code.UNAUTHENTICATED,
-            current.replace("1.2.", "1.3.", 1): Code.UNAUTHENTICATED,
-            foreign: Code.PERMISSION_DENIED,
-            at.token: Code.ABORTED,
-        }
-        for _ in range(times):
-            await at.agent.check_alive()  # on a busy machine all calls take longer than a lease
-            calls = [code_of(at, method, token) for method in CALLS for token in cases]
-            assert await asyncio.gather(*calls) == list(cases.values()) * len(CALLS)
-        answer = await at.call("ListKeys", current)
-        assert (answer.header.revision, list(answer.kvs)) == (0, [])
 
 
 # --- A job that changes large keys without end slows only itself down ---

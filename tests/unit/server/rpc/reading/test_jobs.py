@@ -18,7 +18,6 @@ from rallypoint.server.core.state import revisions
 from rallypoint.server.core.state.clocks import DISTANCES_MAX, DRIFT_MS_MAX, Clocks
 from rallypoint.server.rpc import job_service
 from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.guards import limits
 from rallypoint.server.rpc.guards.tokens import WorkerTokens
 from rallypoint.server.rpc.outbox import Outboxes
 from rallypoint.server.rpc.reading import jobs, jobs_view, pages
@@ -161,22 +160,6 @@ async def test_only_the_latest_runs_are_remembered() -> None:
         answer = await Reader(server).jobs.ListRuns(service_pb2.ListRunsRequest(job_id="job"))
 
     assert list(range(RUNS_MAX + 2, 2, -1)) == [run.run for run in answer.runs]
-
-
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("ListRuns", service_pb2.ListRunsRequest(job_id="other")),
-        ("ListRounds", service_pb2.ListRoundsRequest(job_id="other")),
-    ],
-)
-async def test_runs_and_rounds_of_an_unknown_job(method: str, request_: Any) -> None:
-    """NOT_FOUND, with the detail that says which job is meant."""
-    async with served() as server:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await getattr(Reader(server).jobs, method)(request_)
-
-    assert grpc.StatusCode.NOT_FOUND is caught.value.code()
 
 
 async def test_one_node_is_shown_as_in_the_list() -> None:
@@ -586,39 +569,6 @@ async def test_change_is_rendered_once_for_all(monkeypatch: pytest.MonkeyPatch) 
     assert (["a", "b"], ["a"]) == (sorted(begun), changed)
     assert {("a",)} == {tuple(ids(answer)) for answer in answers}
     assert ["a", "b"] == sorted(rendered[len(begun) + 1 :])
-
-
-@pytest.mark.parametrize(
-    ("limit", "kind"),
-    [
-        ("JOBS_WATCHERS_MAX", details_pb2.LIMIT_KIND_WATCHES),
-        ("WATCHERS_PER_HOST_MAX", details_pb2.LIMIT_KIND_WATCHES_PER_HOST),
-    ],
-)
-async def test_limits_of_watches(
-    monkeypatch: pytest.MonkeyPatch, limit: str, kind: details_pb2.LimitKind.ValueType
-) -> None:
-    """One too many is refused; one that ends makes room."""
-    monkeypatch.setattr(limits, limit, 1)
-    async with served() as server:
-        reader = Reader(server)
-        async with reader.watch_all() as first:
-            await first.next()
-            async with reader.watch_all() as second:
-                error = await second.ending()
-            first.call.cancel()
-            async with asyncio.timeout(LIMIT_S):
-                while True:
-                    async with reader.watch_all() as third:
-                        try:
-                            assert await third.next()
-                            break
-                        except grpc.aio.AioRpcError as still:
-                            assert grpc.StatusCode.RESOURCE_EXHAUSTED is still.code()
-
-    detail = unpack_detail(tuple(error.trailing_metadata() or ()))
-    assert isinstance(detail, details_pb2.LimitReached)
-    assert (grpc.StatusCode.RESOURCE_EXHAUSTED, kind) == (error.code(), detail.kind)
 
 
 # --- Times of day, for people ---
