@@ -138,20 +138,6 @@ def test_node_lost_while_the_coordinator_is_away_ends_the_round_uncharged(
     assert agents[0].wait() == 0
 
 
-def test_agent_without_workers_gives_up(world: World, coordinator: Command) -> None:
-    """An agent that waits for peers exits with 75 after its --coordinator-timeout."""
-    agent = world.agent("a", "--coordinator-timeout=0.5", nnodes="2")
-    agent.wait_event("coordinator_reached")
-    coordinator.kill()
-
-    assert agent.wait() == 75
-    why = f"no coordinator answered for 0.5 s ({world.target})"
-    port = world.target.rpartition(":")[2]
-    assert agent.said() == [
-        f"node-agent: {why}; start one there: rallypoint coordinator --port {port}"
-    ]
-
-
 @pytest.mark.parametrize(
     ("nnodes", "code", "text"),
     [

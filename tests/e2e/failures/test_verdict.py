@@ -103,23 +103,3 @@ def test_report_names_the_worker_that_recorded_first(world: World) -> None:
         assert "  rank      : 0 (local_rank: 0)" in root
         assert "  traceback : loss is nan" in root
         assert f"  exitcode  : 1 (pid: {first.pid})" in root
-
-
-def test_recorded_error_of_an_earlier_round_does_not_count(world: World) -> None:
-    """Each round has its own error files: what one worker recorded stops only its own round."""
-    agent = world.agent("a", "--max-restarts=2", nproc=2, script=LINGERING)
-    for round in (1, 2):
-        worker, _ = world.mailbox.workers(2, round=round)
-        worker.tell("record", f"of round {round}")
-        worker.tell("exit", "1")
-    third = world.mailbox.workers(2, round=3)
-    for worker in third:
-        worker.tell("exit", "0")
-
-    assert agent.wait() == 0
-    rounds = world.jobs.get(world.job_id).history
-    assert [round.verdict.culprit.exit.error.message for round in rounds[:2]] == [
-        "of round 1",
-        "of round 2",
-    ]
-    assert not rounds[2].HasField("verdict")

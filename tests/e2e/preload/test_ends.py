@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from support.preload.room import Room, is_forked, is_forkserver, parent_of
+from support.preload.room import is_forked, is_forkserver
 from support.processes.feed import LIMIT_S
 from support.processes.processes import Witness
 from support.processes.terminal import CTRL_C, Terminal
@@ -14,21 +14,6 @@ from support.tries.commit import choose_marks
 
 BROOD = ("breeder", "closed", "comet", "daemon", "scrubbed", "session")
 ENDS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -9}
-
-
-@pytest.mark.parametrize("signum", ENDS)
-def test_end_of_an_agent_ends_its_forkserver(world: World, signum: signal.Signals) -> None:
-    """Whether it can stop it itself or not."""
-    room = Room(world)
-    server = room.await_ready()
-    witness = Witness()
-    witness.watch(server, parent_of(server))
-    room.agent.signal(signum)
-
-    assert room.agent.wait() == ENDS[signum]
-    assert witness.await_deaths() == []
-    assert world.left() == []
-    witness.close()
 
 
 @pytest.mark.parametrize(

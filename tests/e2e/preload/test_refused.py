@@ -20,16 +20,6 @@ def begin_cold_round(room: Room, why: str) -> None:
     assert not any(is_forked(worker.pid) for worker in workers)
 
 
-def test_changed_module_makes_its_forkserver_useless(world: World) -> None:
-    """A forked worker never has an older version of a file than a fresh interpreter."""
-    room = Room(world, nproc=1)
-    first = room.await_ready()
-    room.module.write_text(f"{MODULE}\nCHANGED = True\n")
-
-    begin_cold_round(room, "noted.py has changed")
-    assert room.await_ready(2) != first
-
-
 def test_change_during_a_round_is_seen_at_its_end(world: World) -> None:
     """Another forkserver imports it then. The next workers are forked from that, or start cold."""
     room = Room(world, nproc=1)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -15,7 +14,7 @@ import pytest
 from rallypoint.agent.helper.descendants import read_proc
 from rallypoint.agent.helper.events import Clean, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost
-from support.processes.processes import STUBBORN_TREE, Conversation, Lines, Witness, exited
+from support.processes.processes import Conversation, Lines, exited
 
 WAIT = "import signal; signal.pause()"
 
@@ -42,29 +41,6 @@ async def start(talk: Conversation, code: str, worker_id: int = 1, out: int = 2)
     event = await talk.next()
     assert isinstance(event, Spawned), event
     return event.pid
-
-
-async def test_sweep_kills_everything_below(
-    talk: Conversation, output: Lines, witness: Witness
-) -> None:
-    """A sweep ends the worker and the stubborn processes that it started."""
-    pid = await start(talk, STUBBORN_TREE, out=output.write_fd)
-    witness.watch(*output.pids(3).values())
-    talk.host.sweep(7, 5_000)
-
-    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
-    assert await talk.next() == Clean(7)
-    assert witness.await_deaths() == []
-
-
-async def test_fence_kills_everything(talk: Conversation, output: Lines, witness: Witness) -> None:
-    """The dead man's switch holds for forked workers, too."""
-    pid = await start(talk, STUBBORN_TREE, out=output.write_fd)
-    witness.watch(*output.pids(3).values())
-    talk.host.arm_fence(time.monotonic_ns() // 1_000_000 + 100)
-
-    assert await talk.next() == exited(1, pid, None, signal.SIGKILL)
-    assert witness.await_deaths() == []
 
 
 async def test_signals_reach_the_group_or_the_worker_alone(
