@@ -99,14 +99,15 @@ record-torchrun: $(STAMP) ## run torchrun with every scenario whose record is st
 record-elastic: $(STAMP) ## run torch's Python API with every case whose record is stale
 	PYTHONPATH=tests $(BIN)/python tests/e2e/elastic/cases/record.py $(ARGS)
 
+WORLDS ?= cores owners shells relays
 .PHONY: simulate
-simulate: $(STAMP) ## simulate both cores under faults: make simulate SEEDS=0:20000
-	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) $(ARGS)
-	$(BIN)/python tests/sim/run.py --seeds $(SEEDS) --option owners=1 $(ARGS)
+simulate: $(STAMP) ## simulate cores and shells under faults: make simulate SEEDS=0:20000 WORLDS=cores
+	set -e; for world in $(WORLDS); do \
+		$(BIN)/python tests/sim/run.py --world $$world --seeds $(SEEDS) $(ARGS); done
 
-.PHONY: simulate-shells
-simulate-shells: $(STAMP) ## simulate the real shells under faults: make simulate-shells SEEDS=0:2000
-	$(BIN)/python tests/sim/shells/run.py --seeds $(SEEDS) --jobs 2 $(ARGS)
+.PHONY: replant
+replant: $(STAMP) ## find the seeds that notice each planted bug, after a change of what seeds draw
+	$(BIN)/python tests/sim/replant.py $(ARGS)
 
 .PHONY: check
 check: format-check lint types imports proto-check proto-lint proto-breaking hygiene ## format, lint, types, imports, stubs, proto, words, layout

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 if __package__ in (None, ""):
     sys.path[0] = str(ROOT / "tests")
 
-from sim.seeds.bugs import BUGS, planted  # noqa: E402  # after the path is set
+from sim.seeds.bugs import BUGS  # noqa: E402  # after the path is set
+from sim.seeds.planting import planted  # noqa: E402  # the same
 from sim.small.search import Found, Search  # noqa: E402  # the same
 from sim.small.small import Bounds, Mishap  # noqa: E402  # the same
 
@@ -57,7 +58,7 @@ def main() -> int:
         exits=not args.stay,
     )
     if args.bug:
-        with planted(args.bug):
+        with planted(BUGS[args.bug]):
             found = Search(bounds).run()
     else:
         found = Search(bounds).run()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sim.explore import describe
-from sim.seeds.bugs import BUGS, planted
+from sim.seeds.bugs import BUGS
+from sim.seeds.planting import planted
 from sim.small.search import Search
 from sim.small.small import Bounds, Mishap
 from support.tries.commit import choose_long
@@ -112,7 +113,7 @@ def test_orders_that_make_no_difference_meet_again() -> None:
 )
 def test_exploration_notices_a_planted_bug(name: str) -> None:
     """The shortest way to a planted bug is found, and the rule that it breaks is named."""
-    with planted(name):
+    with planted(BUGS[name]):
         found = Search(HUNTS[name]).run()
 
     assert found.rule in BUGS[name][1], describe(found)

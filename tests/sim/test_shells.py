@@ -1,6 +1,6 @@
 """The real shells of coordinator and agents under faults, on virtual time.
 
-`shells/run.py` runs more seeds.
+`run.py --world shells` runs more seeds.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 
-from sim.run import commit
-from sim.shells.bugs import BUGS, planted
+from sim.seeds import campaign
 from sim.shells.culprits import CulpritWorld
-from sim.shells.run import run_seed, run_seeds
-from sim.shells.world import World
-from support.tries.commit import choose_long, choose_seeds
+from sim.shells.seed import run_seed
+from support.tries.commit import choose_seeds
 
 FEW = choose_seeds("shells", 39)
 MANY = choose_seeds("more shells", 240, after=13)
@@ -28,71 +27,12 @@ TIMELY = (
     "StartsTogether",
 )
 """Rules that hold only while nothing else goes wrong."""
-NOTICED = {
-    "forget to wake the writer": (6, "StartsTogether"),
-    "forget to wake the link": (18, "FailuresArePushed"),
-    "act before hearing": (1, "Liveness"),
-    "ignore stalls": (32, "NobodyIsLost"),
-    "forget the connection": (32, "NobodyIsLost"),
-    "send reports twice": (181, "ConnectionsLast"),
-    "forget reports of a broken stream": (39, "ConnectionsLast"),
-    "answer without hearing": (5, "NobodyIsLost"),
-    "drop the rest": (80, "ConnectionsLast"),
-    "close the newer outbox": (3, "Liveness"),
-    "keep the broken stream secret": (31, "LossesArePushed"),
-    "lose nested inputs": (15, "Liveness"),
-    "forget the sweep of a lost helper": (17, "Liveness"),
-    "start a stopped round": (194, "NumbersGrow"),
-    "leave everything to the helper": (1378, "FenceHolds"),
-    "wait for a frozen helper": (4, "Liveness"),
-    "let sweeps overtake exits": (6, "TrueCulprit"),
-    "date exits when seen": (0, "TrueCulprit"),
-    "forget exits in a hello": (1, "TrueCulprit"),
-    "date exits in their turn": (1, "TrueCulprit"),
-    "act before writing": (6, "Liveness"),
-    "act without writing": (2, "Liveness"),
-    "await no one": (6, "NobodyIsLost"),
-    "believe the wall clock": (23, "WaitsStand"),
-}
-"""A seed that notices each planted bug, and the rule that the bug breaks there. To find another one
-after a change of what seeds draw, plant the bug and run seeds until one fails."""
-DURABLE = frozenset(
-    {
-        "act before writing",
-        "act without writing",
-        "await no one",
-        "believe the wall clock",
-        "forget exits in a hello",
-        "date exits in their turn",
-    }
-)
-"""Bugs of durable coordinators; the others are planted where the coordinator has no memory."""
-OF_CULPRITS = frozenset(
-    {
-        "let sweeps overtake exits",
-        "date exits when seen",
-        "forget exits in a hello",
-        "date exits in their turn",
-    }
-)
-"""Bugs that cost the verdict its truth: they are planted where only that can go wrong."""
 
 
-def check_seeds(seeds: Iterable[int]) -> Counter[str]:
-    """Run seeds; fail with the first that fails; return how often what happened.
-
-    In this process: one that has called gRPC may not fork, and other tests run beside this one.
-    """
-    events: Counter[str] = Counter()
-    for result in run_seeds(seeds, 1):
-        events.update(result.events)
-        if result.rule:
-            pytest.fail(
-                f"seed {result.seed} at commit {commit()} failed {result.rule}: {result.failure}\n"
-                f"reproduce: python tests/sim/shells/run.py --seeds {result.seed} --trace",
-                pytrace=False,
-            )
-    return events
+def check_seeds(seeds: Iterable[int], **what: Any) -> Counter[str]:
+    """Run seeds; fail with the first that fails; return how often what happened."""
+    world = "culprits" if what.get("kind") is CulpritWorld else "shells"
+    return campaign.check_seeds(partial(run_seed, **what), seeds, f" --world {world}").counts
 
 
 def test_every_seed_comes_to_rest() -> None:
@@ -108,11 +48,7 @@ def test_every_seed_comes_to_rest() -> None:
 def test_first_failure_is_named(is_durable: bool | None) -> None:
     """The verdict names it although its agent stands still or its report waits, or a coordinator
     with a journal dies between the two; none is lost."""
-    events: Counter[str] = Counter()
-    run = partial(run_seed, kind=CulpritWorld, is_durable=is_durable)
-    for result in run_seeds(FEW, 1, run=run):
-        events.update(result.events)
-        assert result.rule == "", f"seed {result.seed}: {result.failure}"
+    events = check_seeds(FEW, kind=CulpritWorld, is_durable=is_durable)
 
     assert events["rule TrueCulprit"] > len(FEW)
     assert events["log worker_news_dropped"] == 0
@@ -133,29 +69,9 @@ def test_seed_is_a_history(seed: int) -> None:
     first, second = run_seed(seed, is_traced=True), run_seed(seed, is_traced=True)
 
     assert first.trace == second.trace
-    assert (first.digest, first.turns) == (second.digest, second.turns)
+    assert (first.digest, first.steps) == (second.digest, second.steps)
 
 
 def test_seeds_differ() -> None:
     """Different seeds give different histories."""
     assert len({run_seed(seed).digest for seed in range(5)}) == 5
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=choose_long("bugs of shells", at, 6))
-        for at, name in enumerate(BUGS)
-    ],
-)
-def test_planted_bug_is_noticed(name: str) -> None:
-    """A seed that passes without the bug fails with it."""
-    seed, rule = NOTICED[name]
-    kind = CulpritWorld if name in OF_CULPRITS else World
-    run = partial(run_seed, seed, is_durable=name in DURABLE, kind=kind)
-    sound = run()
-    with planted(name):
-        found = run()
-
-    assert sound.rule == "", sound.failure
-    assert found.rule == rule, found.failure

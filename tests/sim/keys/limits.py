@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 
 from rallypoint.server.core.keys import writes
 from rallypoint.server.core.keyspace import keyspace, values
 from rallypoint.server.rpc.keys import reading
 from sim.keys.model import Limits
+from sim.seeds.planting import patched
 
 USUAL = Limits(
     values.KEYS_MAX,
@@ -33,22 +33,12 @@ def draw_limits(rng: Random) -> Limits:
     )
 
 
-@contextmanager
-def limited(limits: Limits) -> Iterator[None]:
+def limited(limits: Limits) -> AbstractContextManager[None]:
     """Apply these limits while the context is open."""
-    _apply(limits)
-    try:
-        yield
-    finally:
-        _apply(USUAL)
-
-
-def _apply(limits: Limits) -> None:
-    for module, name, limit in (
+    return patched(
         (writes, "KEYS_MAX", limits.keys),
         (writes, "BYTES_MAX", limits.bytes),
         (keyspace, "CHANGES_MAX", limits.changes),
         (keyspace, "REQUESTS_BYTES_MAX", limits.requests_bytes),
         (reading, "EVENTS_MAX", limits.events),
-    ):
-        setattr(module, name, limit)
+    )

@@ -7,7 +7,6 @@ bugs here are in the cores; `outer_bugs.py` has those around the cores.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec.structs import replace
@@ -43,7 +42,7 @@ from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
 from sim.seeds.operation_bugs import OPERATION_BUGS
 from sim.seeds.outer_bugs import OUTER_BUGS
-from sim.seeds.planting import Bug, Patch, patched
+from sim.seeds.planting import Bug, Patch
 
 
 def _reuse_a_number() -> list[Patch]:
@@ -368,8 +367,3 @@ BUGS: dict[str, Bug] = {
     **TIMELINE_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""
-
-
-def planted(name: str) -> AbstractContextManager[None]:
-    """Plant a bug while the context is open."""
-    return patched(*BUGS[name][0]())

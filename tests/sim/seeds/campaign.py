@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from sim.keys.limits import limited
 from sim.rules import liveness
 from sim.rules.rules import Violation
-from sim.seeds.coverage import Coverage
 from sim.seeds.faults import Faults
 from sim.shards.stand_ins import stand_ins
 from sim.world.clock import Livelock
 from sim.world.world import World
+from support.tries.commit import find_commit
+
+CRASHES = (AssertionError, LookupError, TypeError, ValueError, AttributeError)
+"""Exceptions that end a seed as a crash does."""
 
 
 @dataclass(slots=True)
@@ -31,13 +34,18 @@ class Result:
     rule: str
     """The rule that was broken."""
     steps: int
-    """Steps of the coordinator's core."""
+    """Steps of the coordinator's core, or turns of the event loops."""
     virtual_ms: int
     digest: str
-    options: Faults
+    options: Faults | None = None
     """The options that the seed drew, and those that replaced them."""
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[Any] = field(default_factory=Counter)
+    """How often what happened."""
     trace: list[str] = field(default_factory=list)
+
+
+Run = Callable[..., Result]
+"""Runs a seed, from its beginning to the end of all that it has; `is_traced` keeps its history."""
 
 
 def run_seed(
@@ -62,10 +70,8 @@ def run_seed(
         failure, rule = f"invariant: {broken}", "invariant"
     except Livelock as livelock:
         failure, rule = f"livelock: {livelock}", "livelock"
-    except (AssertionError, LookupError, TypeError, ValueError) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__} in {where.name}, line {where.lineno}: {error}"
-        failure, rule = text, "crash"
+    except CRASHES as error:
+        failure, rule = explain(error), "crash"
         if is_traced:
             raise
     return Result(
@@ -81,15 +87,18 @@ def run_seed(
     )
 
 
-def run_seeds(
-    seeds: Iterable[int], processors: int, options: Mapping[str, str] | None = None
-) -> Iterator[Result]:
+def explain(error: Exception) -> str:
+    """Return what an exception was, and where it came from."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {where.name}, line {where.lineno}: {error}"
+
+
+def run_seeds(seeds: Iterable[int], jobs: int, run: Run = run_seed) -> Iterator[Result]:
     """Yield the results of seeds in order; stopping early stops the rest."""
-    run = partial(run_seed, options=options)
-    if processors <= 1:
+    if jobs <= 1:
         yield from map(run, seeds)
         return
-    with get_context("fork").Pool(processors) as pool:
+    with get_context("fork").Pool(jobs) as pool:
         yield from pool.imap(run, seeds, chunksize=4)
 
 
@@ -100,7 +109,7 @@ class Summary:
     seeds: int = 0
     steps: int = 0
     virtual_ms: int = 0
-    coverage: Coverage = field(default_factory=Coverage)
+    counts: Counter[Any] = field(default_factory=Counter)
     failures: list[Result] = field(default_factory=list)
     _began_s: float = field(default_factory=time.perf_counter)
 
@@ -109,10 +118,36 @@ class Summary:
         self.seeds += 1
         self.steps += result.steps
         self.virtual_ms += result.virtual_ms
-        self.coverage.counts.update(result.counts)
+        self.counts.update(result.counts)
         if result.failure:
             self.failures.append(result)
 
     def elapsed_s(self) -> float:
         """Return the time so far."""
         return time.perf_counter() - self._began_s
+
+
+def check_seeds(run: Run, seeds: Iterable[int], arguments: str) -> Summary:
+    """Run seeds in this process; return what they came to.
+
+    One that has called gRPC may not fork, and other tests run beside this one.
+
+    Args:
+        run: runs one.
+        seeds: which.
+        arguments: of `run.py`, for the same.
+
+    Raises:
+        AssertionError: a seed has failed; it is the first.
+    """
+    summary = Summary()
+    for result in run_seeds(seeds, 1, run):
+        summary.add(result)
+        if result.failure:
+            options = f"with {result.options}\n" if result.options else ""
+            raise AssertionError(
+                f"seed {result.seed} at commit {find_commit()} failed {result.rule}: "
+                f"{result.failure}\n{options}"
+                f"reproduce: python tests/sim/run.py{arguments} --seeds {result.seed} --trace"
+            )
+    return summary

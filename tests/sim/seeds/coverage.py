@@ -288,9 +288,10 @@ class Coverage:
         """Count what a job waits for."""
         self.counts["wait", kind.value] += 1
 
-    def missing(self) -> list[Row]:
-        """Return the expected transitions that were not taken."""
-        return [key for key in EXPECTED if not self.counts[key]]
+
+def find_missing(counts: Mapping[Row, int]) -> list[Row]:
+    """Return the expected rows that were not taken."""
+    return [row for row in EXPECTED if not counts.get(row)]
 
 
 @cache

@@ -29,7 +29,6 @@ from sim.durable.disk import Disk
 from sim.durable.rules import RestoredIsWhole
 from sim.durable.writes import Writes
 from sim.seeds.planting import Bug, Patch
-from sim.small import server_side
 from sim.world import turns
 from sim.world import world as worlds
 
@@ -102,7 +101,7 @@ def _forget_notes(kind: type[Any]) -> list[Patch]:
     def note_changes(*turn: Any) -> list[Any]:
         return [note for note in real(*turn) if not isinstance(note, kind)]
 
-    return [(module, "note_changes", note_changes) for module in (turns, server_side)]
+    return [(turns, "note_changes", note_changes)]
 
 
 def _forget_the_last_batch() -> list[Patch]:

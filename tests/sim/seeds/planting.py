@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 Patch = tuple[Any, str, Any]
@@ -24,3 +24,8 @@ def patched(*patches: Patch) -> Iterator[None]:
     finally:
         for owner, name, original in kept:
             setattr(owner, name, original)
+
+
+def planted(bug: Bug) -> AbstractContextManager[None]:
+    """Plant a bug while the context is open."""
+    return patched(*bug[0]())

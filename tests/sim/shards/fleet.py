@@ -22,9 +22,9 @@ from sim.shards.chaos import OwnerChaos
 from sim.shards.client import PREFIX, SimClient
 from sim.shards.etcd import Etcd
 from sim.shards.faults import TTL_S, AppendFault, draw_rates
-from sim.shards.loop import ProcessLoop
 from sim.shards.member import Member
 from sim.shards.rules import OwnersAreOne
+from sim.shells.loop import Loop
 
 if TYPE_CHECKING:
     from sim.shards.server import ShardServer
@@ -61,7 +61,7 @@ class Fleet:
         self.down_until_ms = self.lag_until_ms = 0
         self.members: dict[str, Member] = {}
         """The latest process at each address; it may be gone."""
-        self.loops: list[ProcessLoop] = []
+        self.loops: list[Loop] = []
         self.latest: dict[int, ShardServer] = {}
         """The latest owner of each shard that has begun."""
         self.rule = world.safety.find(OwnersAreOne)
@@ -346,7 +346,7 @@ class Fleet:
         raise AssertionError([task for loop in self.loops for task in loop.pending()])
 
 
-def _run(loop: ProcessLoop) -> None:
+def _run(loop: Loop) -> None:
     """Run everything that is ready."""
     while loop.ready:
         loop.turn()

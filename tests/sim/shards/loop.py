@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from random import Random
-from typing import Any, cast
 
 from sim.shells.loop import Loop
 from sim.world.clock import Clock, Timer
@@ -27,6 +25,10 @@ class Ticks:
     def now_ns(self) -> int:
         """Return the time."""
         return self._clock.now_ms * MS_NS
+
+    def clock_ns(self) -> int:
+        """Return the time: a process here computes in no time."""
+        return self.now_ns
 
     def add(self, at_ns: int, timer: Timer | asyncio.TimerHandle | None, loop: Loop | None) -> None:
         """Make a timer due."""
@@ -54,17 +56,3 @@ class Ticks:
             self.queue(loop)
             return
         loop.turn()
-
-
-class ProcessLoop(Loop):
-    """The loop of one process."""
-
-    skew_ms: int
-    """How far the wall clock of its machine is ahead."""
-
-
-def new_process_loop(clock: Clock, name: str, rng: Random, skew_ms: int) -> ProcessLoop:
-    """Return the loop of a process."""
-    loop: ProcessLoop = cast(Any, ProcessLoop)(Ticks(clock), name, rng)
-    loop.skew_ms = skew_ms
-    return loop

@@ -23,8 +23,9 @@ from rallypoint.server.shards.ownership import Ownership
 from sim.durable.disk import IDENTITY, SECRET
 from sim.durable.recovery import Past
 from sim.shards.client import PREFIX, SimClient
-from sim.shards.loop import MS_NS, new_process_loop
+from sim.shards.loop import MS_NS, Ticks
 from sim.shards.server import ShardServer
+from sim.shells.loop import new_loop
 
 if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status
@@ -61,7 +62,8 @@ class Member:
         self._unwanted: set[int] = set()
         clock = fleet.world.clock
         rng = Random(fleet.rng.getrandbits(48))
-        self.loop = new_process_loop(clock, address, rng, skew_ms)
+        self.loop = new_loop(Ticks(clock), address, rng)
+        self.loop.wall_ahead_ns = skew_ms * MS_NS
         fleet.loops.append(self.loop)
         count = fleet.shard_count
         self._fixed = Fixed(IDENTITY, SECRET, count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,26 +10,13 @@ from rallypoint.server import beginning
 from rallypoint.server import clock as journal_clock
 from rallypoint.server.journal.etcd import log as shard_log
 from rallypoint.server.shards import lease, life, ownership, standing
+from sim.seeds.planting import Patch, patched
 from sim.shards.client import SimClient, find_alarm, watch
-from sim.shards.loop import MS_NS, ProcessLoop
+from sim.shards.loop import MS_NS, Ticks
+from sim.shells.loop import VirtualTime
 
 if TYPE_CHECKING:
     from sim.shards.fleet import Fleet
-
-
-class _Time:
-    """Stands for the module `time`."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
-    def monotonic_ns(self) -> int:
-        return self._fleet.world.clock.now_ms * MS_NS
-
-    def time_ns(self) -> int:
-        loop = asyncio._get_running_loop()
-        skew_ms = loop.skew_ms if isinstance(loop, ProcessLoop) else 0
-        return (self._fleet.world.unix_ms() + skew_ms) * MS_NS
 
 
 class _Log:
@@ -70,8 +56,10 @@ def stand_ins(fleet: Fleet | None) -> Iterator[None]:
     if fleet is None:
         yield
         return
-    log, secrets, time = _Log(fleet), _Secrets(fleet), _Time(fleet)
-    patches: list[tuple[Any, str, Any]] = [
+    log, secrets = _Log(fleet), _Secrets(fleet)
+    began_ms = fleet.world.unix_ms() - fleet.world.clock.now_ms
+    time = VirtualTime(Ticks(fleet.world.clock), began_ms * MS_NS)
+    patches: tuple[Patch, ...] = (
         (beginning, "time", time),
         (beginning, "log", log),
         (beginning, "_explain", _explain),
@@ -86,13 +74,9 @@ def stand_ins(fleet: Fleet | None) -> Iterator[None]:
         (standing, "log", log),
         (standing, "explain", _explain_away),
         (standing, "find_alarm", find_alarm),
-    ]
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
-    try:
-        for owner, name, replacement in patches:
-            setattr(owner, name, replacement)
-        yield
-    finally:
-        fleet.bury()
-        for owner, name, original in kept:
-            setattr(owner, name, original)
+    )
+    with patched(*patches):
+        try:
+            yield
+        finally:
+            fleet.bury()

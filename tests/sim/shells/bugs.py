@@ -7,8 +7,7 @@ proving nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,11 +35,11 @@ from rallypoint.server.listeners import Listeners
 from rallypoint.server.rpc import outbox
 from rallypoint.server.rpc.agent_service import AgentService
 from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from sim.seeds.planting import Patch, patched
+from sim.seeds.planting import Bug, Patch
 from sim.shells.loop import BOOT_UNIX_NS, START_NS
 
 
-def _forget_to_wake_the_writer() -> Patch:
+def _forget_to_wake_the_writer() -> list[Patch]:
     """Put a desired state into the outbox, and let it wait for the next wake-up."""
     real = vars(outbox)["_put"]
 
@@ -51,15 +50,15 @@ def _forget_to_wake_the_writer() -> Patch:
         else:
             real(box, effect)
 
-    return outbox, "_put", put
+    return [(outbox, "_put", put)]
 
 
-def _forget_to_wake_the_link() -> Patch:
+def _forget_to_wake_the_link() -> list[Patch]:
     """Let reports wait for the next heartbeat."""
-    return Link, "wake", lambda self: None
+    return [(Link, "wake", lambda self: None)]
 
 
-def _act_before_hearing() -> Patch:
+def _act_before_hearing() -> list[Patch]:
     """Carry out effects at the start of a turn, before its inputs: they are those of the last."""
     real = Listeners.carry_out
     waiting: WeakKeyDictionary[Listeners, tuple[Any, ...]] = WeakKeyDictionary()
@@ -69,15 +68,15 @@ def _act_before_hearing() -> Patch:
         waiting[self] = turn
         return () if before is None else real(self, *before)
 
-    return Listeners, "carry_out", carry_out
+    return [(Listeners, "carry_out", carry_out)]
 
 
-def _ignore_stalls() -> Patch:
+def _ignore_stalls() -> list[Patch]:
     """Take the time in which the coordinator stood still for silence of the agents."""
-    return Coordinator, "_notice_stall", lambda self, planned_ms: None
+    return [(Coordinator, "_notice_stall", lambda self, planned_ms: None)]
 
 
-def _forget_the_connection() -> Patch:
+def _forget_the_connection() -> list[Patch]:
     """Number every connection of an agent 1."""
     real = Exchange.begin
 
@@ -85,10 +84,10 @@ def _forget_the_connection() -> Patch:
         real(self)
         self.connection = 1
 
-    return Exchange, "begin", begin
+    return [(Exchange, "begin", begin)]
 
 
-def _send_reports_twice() -> Patch:
+def _send_reports_twice() -> list[Patch]:
     """After a reconnection, send reports again under new numbers."""
     real = Exchange.report
     numbers: WeakKeyDictionary[Exchange, int] = WeakKeyDictionary()
@@ -97,10 +96,10 @@ def _send_reports_twice() -> Patch:
         numbers[self] = numbers.get(self, 0) + 1
         return real(self, numbers[self], *rest)
 
-    return Exchange, "report", report
+    return [(Exchange, "report", report)]
 
 
-def _forget_reports_of_a_broken_stream() -> Patch:
+def _forget_reports_of_a_broken_stream() -> list[Patch]:
     """After a reconnection, send only reports that arise after the Hello."""
     real = Exchange.unsent
 
@@ -109,38 +108,38 @@ def _forget_reports_of_a_broken_stream() -> Patch:
             self.sent(first + len(reports) - 1)
         return real(self, first, reports)
 
-    return Exchange, "unsent", unsent
+    return [(Exchange, "unsent", unsent)]
 
 
-def _answer_without_hearing() -> Patch:
+def _answer_without_hearing() -> list[Patch]:
     """Acknowledge heartbeats that the coordinator never hears."""
-    return Coordinator, "hear", lambda self, beat: True
+    return [(Coordinator, "hear", lambda self, beat: True)]
 
 
-def _drop_the_rest() -> Patch:
+def _drop_the_rest() -> list[Patch]:
     """Forget the inputs for which a turn had no time."""
-    return Coordinator, "_keep_rest", lambda self, rest, now_ms: True
+    return [(Coordinator, "_keep_rest", lambda self, rest, now_ms: True)]
 
 
-def _close_the_newer_outbox() -> Patch:
+def _close_the_newer_outbox() -> list[Patch]:
     """Let the end of an older stream remove the outbox of the newer one."""
 
     def close(self: Outboxes, box: Outbox) -> None:
         self._by_session.pop(box.session, None)
 
-    return Outboxes, "close", close
+    return [(Outboxes, "close", close)]
 
 
-def _keep_the_broken_stream_secret() -> Patch:
+def _keep_the_broken_stream_secret() -> list[Patch]:
     """Let a stream end without a word to the core."""
 
     async def note_end(self: AgentService, sender: Any) -> None:
         pass
 
-    return AgentService, "_note_end", note_end
+    return [(AgentService, "_note_end", note_end)]
 
 
-def _lose_nested_inputs() -> Patch:
+def _lose_nested_inputs() -> list[Patch]:
     """Forget an input that is posted while another one is stepped."""
     real = Agent.post
 
@@ -148,10 +147,10 @@ def _lose_nested_inputs() -> Patch:
         if not self._is_stepping:
             real(self, input)
 
-    return Agent, "post", post
+    return [(Agent, "post", post)]
 
 
-def _forget_the_sweep_of_a_lost_helper() -> Patch:
+def _forget_the_sweep_of_a_lost_helper() -> list[Patch]:
     """Replace a lost helper, and leave its sweep unanswered."""
     real = Supervisor._replace_host
 
@@ -159,25 +158,25 @@ def _forget_the_sweep_of_a_lost_helper() -> Patch:
         self._sweep_token = 0
         real(self)
 
-    return Supervisor, "_replace_host", replace_host
+    return [(Supervisor, "_replace_host", replace_host)]
 
 
-def _start_a_stopped_round() -> Patch:
+def _start_a_stopped_round() -> list[Patch]:
     """Start workers whose round was stopped while their files were made."""
-    return Launcher, "stop", lambda self: None
+    return [(Launcher, "stop", lambda self: None)]
 
 
-def _leave_everything_to_the_helper() -> Patch:
+def _leave_everything_to_the_helper() -> list[Patch]:
     """Let nothing end a helper that stands still, so that its workers outlive the fence."""
-    return HelperWatch, "_kill", lambda self, host, why: None
+    return [(HelperWatch, "_kill", lambda self, host, why: None)]
 
 
-def _wait_for_a_frozen_helper() -> Patch:
+def _wait_for_a_frozen_helper() -> list[Patch]:
     """Wait until a helper answers, however long that takes."""
-    return HelperWatch, "_note_silence", lambda self, host: None
+    return [(HelperWatch, "_note_silence", lambda self, host: None)]
 
 
-def _act_before_writing() -> Patch:
+def _act_before_writing() -> list[Patch]:
     """Carry out what a turn has decided while it is being written."""
     real = Coordinator._append
     writing: WeakKeyDictionary[Coordinator, Any] = WeakKeyDictionary()
@@ -188,10 +187,10 @@ def _act_before_writing() -> Patch:
             await before
         writing[self] = asyncio.get_running_loop().create_task(real(self, records, now_ms))
 
-    return Coordinator, "_append", append
+    return [(Coordinator, "_append", append)]
 
 
-def _act_without_writing() -> Patch:
+def _act_without_writing() -> list[Patch]:
     """Carry on when a batch could not be written."""
     real = Coordinator._append
 
@@ -199,25 +198,25 @@ def _act_without_writing() -> Patch:
         with suppress(JournalFailed):
             await real(self, records, now_ms)
 
-    return Coordinator, "_append", append
+    return [(Coordinator, "_append", append)]
 
 
-def _await_no_one() -> Patch:
+def _await_no_one() -> list[Patch]:
     """Give sessions hardly any time to return to a coordinator that starts again."""
-    return restore, "reattach_ms", lambda timing, spec, sessions: 10
+    return [(restore, "reattach_ms", lambda timing, spec, sessions: 10)]
 
 
-def _believe_the_wall_clock() -> Patch:
+def _believe_the_wall_clock() -> list[Patch]:
     """Let a start judge leases and deadlines by the time that has passed by the wall clock."""
     began_ms = (BOOT_UNIX_NS + START_NS) // 1_000_000  # when every seed begins
 
     def continue_ms(last_ms: int) -> int:
         return max(last_ms + 1, wall_ms() - began_ms)
 
-    return beginning, "continue_ms", continue_ms
+    return [(beginning, "continue_ms", continue_ms)]
 
 
-def _let_sweeps_overtake_exits() -> Patch:
+def _let_sweeps_overtake_exits() -> list[Patch]:
     """Let go of a round as soon as it is empty, although exits wait to be reported."""
     real = Supervisor._finish_sweep
 
@@ -226,17 +225,17 @@ def _let_sweeps_overtake_exits() -> Patch:
         real(self)
         self._reporting = reporting
 
-    return Supervisor, "_finish_sweep", finish_sweep
+    return [(Supervisor, "_finish_sweep", finish_sweep)]
 
 
-def _date_exits_when_seen() -> Patch:
+def _date_exits_when_seen() -> list[Patch]:
     """Date an exit when the agent gets to handle it."""
     real = ExitReports.report
 
     async def report(self: ExitReports, worker: Worker, event: Exited) -> None:
         await real(self, worker, event._replace(at_ns=_running_ns()))
 
-    return ExitReports, "report", report
+    return [(ExitReports, "report", report)]
 
 
 def _running_ns() -> int:
@@ -245,49 +244,74 @@ def _running_ns() -> int:
     return now_ns
 
 
-def _forget_exits_in_a_hello() -> Patch:
+def _forget_exits_in_a_hello() -> list[Patch]:
     """Say in a Hello that the node is clean, although its exits were not heard."""
     real = translate.fill_snapshot
 
     def fill_snapshot(hello: Any, state: Any, now_ms: int) -> None:
         real(hello, replace(state, unheard=None), now_ms)
 
-    return agent_module, "fill_snapshot", fill_snapshot
+    return [(agent_module, "fill_snapshot", fill_snapshot)]
 
 
-def _date_exits_in_their_turn() -> Patch:
+def _date_exits_in_their_turn() -> list[Patch]:
     """Let the ages of exits be true at the coordinator's turn, however long they wait for it."""
-    return coordinator_module, "_date_exits", lambda input, now_ms: input
+    return [(coordinator_module, "_date_exits", lambda input, now_ms: input)]
 
 
-BUGS: dict[str, Callable[[], Patch]] = {
-    "forget to wake the writer": _forget_to_wake_the_writer,
-    "forget to wake the link": _forget_to_wake_the_link,
-    "act before hearing": _act_before_hearing,
-    "ignore stalls": _ignore_stalls,
-    "forget the connection": _forget_the_connection,
-    "send reports twice": _send_reports_twice,
-    "forget reports of a broken stream": _forget_reports_of_a_broken_stream,
-    "answer without hearing": _answer_without_hearing,
-    "drop the rest": _drop_the_rest,
-    "close the newer outbox": _close_the_newer_outbox,
-    "keep the broken stream secret": _keep_the_broken_stream_secret,
-    "lose nested inputs": _lose_nested_inputs,
-    "forget the sweep of a lost helper": _forget_the_sweep_of_a_lost_helper,
-    "start a stopped round": _start_a_stopped_round,
-    "leave everything to the helper": _leave_everything_to_the_helper,
-    "wait for a frozen helper": _wait_for_a_frozen_helper,
-    "let sweeps overtake exits": _let_sweeps_overtake_exits,
-    "date exits when seen": _date_exits_when_seen,
-    "forget exits in a hello": _forget_exits_in_a_hello,
-    "date exits in their turn": _date_exits_in_their_turn,
-    "act before writing": _act_before_writing,
-    "act without writing": _act_without_writing,
-    "await no one": _await_no_one,
-    "believe the wall clock": _believe_the_wall_clock,
+BUGS: dict[str, Bug] = {
+    "forget to wake the writer": (_forget_to_wake_the_writer, frozenset({"StartsTogether"})),
+    "forget to wake the link": (_forget_to_wake_the_link, frozenset({"FailuresArePushed"})),
+    "act before hearing": (_act_before_hearing, frozenset({"Liveness"})),
+    "ignore stalls": (_ignore_stalls, frozenset({"NobodyIsLost"})),
+    "forget the connection": (_forget_the_connection, frozenset({"NobodyIsLost"})),
+    "send reports twice": (_send_reports_twice, frozenset({"ConnectionsLast"})),
+    "forget reports of a broken stream": (
+        _forget_reports_of_a_broken_stream,
+        frozenset({"ConnectionsLast"}),
+    ),
+    "answer without hearing": (_answer_without_hearing, frozenset({"NobodyIsLost"})),
+    "drop the rest": (_drop_the_rest, frozenset({"ConnectionsLast"})),
+    "close the newer outbox": (_close_the_newer_outbox, frozenset({"Liveness"})),
+    "keep the broken stream secret": (
+        _keep_the_broken_stream_secret,
+        frozenset({"LossesArePushed"}),
+    ),
+    "lose nested inputs": (_lose_nested_inputs, frozenset({"Liveness"})),
+    "forget the sweep of a lost helper": (
+        _forget_the_sweep_of_a_lost_helper,
+        frozenset({"Liveness"}),
+    ),
+    "start a stopped round": (_start_a_stopped_round, frozenset({"NumbersGrow"})),
+    "leave everything to the helper": (_leave_everything_to_the_helper, frozenset({"FenceHolds"})),
+    "wait for a frozen helper": (_wait_for_a_frozen_helper, frozenset({"Liveness"})),
+    "let sweeps overtake exits": (_let_sweeps_overtake_exits, frozenset({"TrueCulprit"})),
+    "date exits when seen": (_date_exits_when_seen, frozenset({"TrueCulprit"})),
+    "forget exits in a hello": (_forget_exits_in_a_hello, frozenset({"TrueCulprit"})),
+    "date exits in their turn": (_date_exits_in_their_turn, frozenset({"TrueCulprit"})),
+    "act before writing": (_act_before_writing, frozenset({"Liveness"})),
+    "act without writing": (_act_without_writing, frozenset({"Liveness"})),
+    "await no one": (_await_no_one, frozenset({"NobodyIsLost"})),
+    "believe the wall clock": (_believe_the_wall_clock, frozenset({"WaitsStand"})),
 }
 
-
-def planted(name: str) -> AbstractContextManager[None]:
-    """Plant a bug while the context is open."""
-    return patched(BUGS[name]())
+DURABLE = frozenset(
+    {
+        "act before writing",
+        "act without writing",
+        "await no one",
+        "believe the wall clock",
+        "forget exits in a hello",
+        "date exits in their turn",
+    }
+)
+"""Bugs of durable coordinators; the others are planted where the coordinator has no memory."""
+OF_CULPRITS = frozenset(
+    {
+        "let sweeps overtake exits",
+        "date exits when seen",
+        "forget exits in a hello",
+        "date exits in their turn",
+    }
+)
+"""Bugs that cost the verdict its truth: they are planted where only that can go wrong."""

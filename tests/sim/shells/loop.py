@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from random import Random
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
 from sim.world.clock import Livelock, Timer
 
@@ -48,10 +48,27 @@ class NumberedTask(asyncio.Task[T]):
         return self.number
 
 
+class Clock(Protocol):
+    """Gives loops their turns."""
+
+    @property
+    def now_ns(self) -> int:
+        """Monotonic time."""
+
+    def clock_ns(self) -> int:
+        """Return the monotonic clock of the process that has its turn."""
+
+    def add(self, at_ns: int, timer: Timer | asyncio.TimerHandle | None, loop: Loop | None) -> None:
+        """Make a timer due; None only wakes the loop."""
+
+    def queue(self, loop: Loop) -> None:
+        """Note that a process has something to do."""
+
+
 class Loop(asyncio.AbstractEventLoop):
     """The event loop of one process."""
 
-    def __init__(self, schedule: Schedule, name: str, rng: Random) -> None:
+    def __init__(self, schedule: Clock, name: str, rng: Random) -> None:
         self.schedule = schedule
         self.name = name
         self.rng = rng
@@ -231,7 +248,7 @@ class Loop(asyncio.AbstractEventLoop):
         return [task for task in self.tasks if not task.done()]
 
 
-def new_loop(schedule: Schedule, name: str, rng: Random) -> Loop:
+def new_loop(schedule: Clock, name: str, rng: Random) -> Loop:
     """Return a loop. Much of what asyncio's interface has is missing: nothing here needs it."""
     loop: Loop = cast(Any, Loop)(schedule, name, rng)
     return loop
@@ -338,8 +355,9 @@ class Schedule:
 class VirtualTime:
     """Stands for the module `time`."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Clock, boot_unix_ns: int = BOOT_UNIX_NS) -> None:
         self._schedule = schedule
+        self._boot_unix_ns = boot_unix_ns
 
     def monotonic_ns(self) -> int:
         return self._schedule.clock_ns()
@@ -350,7 +368,7 @@ class VirtualTime:
     def time_ns(self) -> int:
         loop = asyncio._get_running_loop()
         ahead_ns = loop.wall_ahead_ns if isinstance(loop, Loop) else 0
-        return self._schedule.clock_ns() + BOOT_UNIX_NS + ahead_ns
+        return self._schedule.clock_ns() + self._boot_unix_ns + ahead_ns
 
     def time(self) -> float:
         return self.time_ns() / NS

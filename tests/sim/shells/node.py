@@ -44,6 +44,7 @@ from rallypoint.server.serve import serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire import connecting
 from sim.durable.journal import DiskJournal
+from sim.seeds.planting import Patch, patched
 from sim.shells.calls import Channel, Server
 from sim.shells.loop import Loop, VirtualTime, new_loop
 from sim.shells.plan import JobPlan, NodePlan
@@ -334,7 +335,7 @@ def stand_ins(world: World) -> Iterator[None]:
     def random_bytes(count: int) -> bytes:
         return world.draw().to_bytes(8, "big").rjust(count, b"\0")[-count:]
 
-    changes: tuple[tuple[Any, str, Any], ...] = (
+    changes: tuple[Patch, ...] = (
         *((module, "time", virtual) for module in (clock, beginning, agent_service, agent_shell)),
         (exits, "time", virtual),
         (serve, "MemoryJournal", SlowJournal),
@@ -357,15 +358,9 @@ def stand_ins(world: World) -> Iterator[None]:
         (launching, "PATIENCE_S", 0),
         (Logger, "__getattr__", lambda logger, method: recorder.get(logger, method)),
     )
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    assert all(value is time for owner, name, value in before if name == "time")
-    try:
-        for owner, name, value in changes:
-            setattr(owner, name, value)
+    assert all(getattr(owner, name) is time for owner, name, _ in changes if name == "time")
+    with patched(*changes):
         yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
 
 
 async def _no_reason(channel: object, target: str, access: object) -> str:

@@ -12,16 +12,14 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from rallypoint.agent.core.state import AgentState
-from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.reads.notes import Before, note_changes
 from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
-from rallypoint.server.core.state.state import State, apply
+from rallypoint.server.core.state.state import State
 from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
@@ -37,8 +35,8 @@ from sim.small.small import (
     is_missed,
     state_key,
 )
+from sim.world.turns import Steps
 from sim.world.wire import Hangup
-from support.core import decisions
 from support.core.decisions import RoundSealed
 
 FIRST_EPOCH = 1_000_000
@@ -235,21 +233,15 @@ class ServerSide:
         now_ms = self.arena.now_ms = self._journal_ms()
         server = server_view(self.coordinator, now_ms, self.arena)
         self.ghosts.hear("coordinator_hears", server, input)
-        transition = decisions.step(state, input, now_ms)
-        changed = Before()
-        changed.keep(state, transition.delta)
-        apply(state, transition.delta)
-        decided = decisions.journalled(transition.records)
-        records = [*decided, *note_changes(changed, decided, state)]
+        turn = Steps(state, now_ms)
+        transition = turn.step(input)
+        turn.close()
         for key in list(transition.delta.deadlines):
             if key[0] is DeadlineKind.LEASE and state.deadlines.get(key) is not None:
                 state.deadlines.set(key, NEVER_MS)
-        check_touched(state, transition.delta)
-        for job_id in transition.jobs:
-            if job_id in state.jobs:
-                check_job(state, job_id)
-        if records:
-            memory = replay((*snapshot(self.coordinator.memory), *records))
+        turn.check(transition)
+        if turn.records:
+            memory = replay((*snapshot(self.coordinator.memory), *turn.records))
             self.coordinator = self.coordinator._replace(memory=memory)
             self.ghosts.hear("remembered", memory, memory_of(state))
         self.ghosts.hear("coordinator_stepped", server, input, transition)

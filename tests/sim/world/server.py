@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.server.coordinator import PULSE_S
-from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.job import WaitKind
@@ -354,10 +353,7 @@ class Server:
         world.steps += 1
         self.calls.stepped(input, transition.refusal)
         self.key_calls.stepped(input, transition.refusal)
-        check_touched(state, transition.delta)
-        for job_id in transition.jobs:
-            if job_id in state.jobs:
-                check_job(state, job_id)
+        turn.check(transition)
         world.coverage.coordinator_stepped(before, input, transition, state)
         world.safety.coordinator_stepped(self, input, transition)
         for record in transition.records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import ClockMeasured, NodeRemoved
@@ -46,6 +47,13 @@ class Steps:
         self.changed.update(dict.fromkeys(transition.delta.revised))
         self.stepped.append((input, transition.refusal))
         return transition
+
+    def check(self, transition: Transition) -> None:
+        """Check what a step has touched; raise BrokenInvariant if it does not hold."""
+        check_touched(self.state, transition.delta)
+        for job_id in transition.jobs:
+            if job_id in self.state.jobs:
+                check_job(self.state, job_id)
 
     @property
     def lost(self) -> frozenset[SessionId]:
