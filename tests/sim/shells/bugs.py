@@ -21,7 +21,7 @@ from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
 from rallypoint.agent.workers.exits import ExitReports, Worker
 from rallypoint.agent.workers.helper_watch import HelperWatch
-from rallypoint.agent.workers.launching import Launcher
+from rallypoint.agent.workers.round import Round
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.server import beginning
 from rallypoint.server import coordinator as coordinator_module
@@ -155,7 +155,7 @@ def _forget_the_sweep_of_a_lost_helper() -> list[Patch]:
     real = Supervisor._replace_host
 
     def replace_host(self: Supervisor) -> None:
-        self._sweep_token = 0
+        self.round._sweep_token = 0
         real(self)
 
     return [(Supervisor, "_replace_host", replace_host)]
@@ -163,7 +163,7 @@ def _forget_the_sweep_of_a_lost_helper() -> list[Patch]:
 
 def _start_a_stopped_round() -> list[Patch]:
     """Start workers whose round was stopped while their files were made."""
-    return [(Launcher, "stop", lambda self: None)]
+    return [(Round, "_stop_starting", lambda self: None)]
 
 
 def _leave_everything_to_the_helper() -> list[Patch]:
@@ -218,14 +218,14 @@ def _believe_the_wall_clock() -> list[Patch]:
 
 def _let_sweeps_overtake_exits() -> list[Patch]:
     """Let go of a round as soon as it is empty, although exits wait to be reported."""
-    real = Supervisor._finish_sweep
+    real = Round._finish_sweep
 
-    def finish_sweep(self: Supervisor) -> None:
+    def finish_sweep(self: Round) -> None:
         reporting, self._reporting = self._reporting, 0
         real(self)
         self._reporting = reporting
 
-    return [(Supervisor, "_finish_sweep", finish_sweep)]
+    return [(Round, "_finish_sweep", finish_sweep)]
 
 
 def _date_exits_when_seen() -> list[Patch]:

@@ -1,4 +1,4 @@
-"""Watches that the helper process answers, and ends one that does not.
+"""Owns the helper process of the moment: watches that it answers, and ends one that does not.
 
 The helper alone can stop the workers and end what they started. A helper that stands still, because
 it was stopped or waits for the kernel, would keep a node from its next round, and would keep
@@ -25,7 +25,8 @@ import asyncio
 from collections.abc import Callable
 
 from rallypoint.agent.core import inputs
-from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
+from rallypoint.agent.helper.events import HostEvent
+from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost, WorkerHostError
 from rallypoint.base.log import get_logger
 
 log = get_logger()
@@ -47,27 +48,27 @@ FENCE_MARGIN_MS = 300
 
 
 class HelperWatch:
-    """Watches the helper of one agent."""
+    """The helper of one agent, and its successors."""
 
-    def __init__(
-        self,
-        host: Callable[[], WorkerHost],
-        post: Callable[[inputs.Input], None],
-        is_sweeping: Callable[[], bool],
-        is_used: Callable[[], bool],
-    ) -> None:
-        """Begin without a helper.
+    def __init__(self, host: WorkerHost, post: Callable[[inputs.Input], None]) -> None:
+        """Take the first helper; `begin` watches it.
 
         Args:
-            host: returns the helper of the moment.
+            host: that helper.
             post: takes inputs of the core.
-            is_sweeping: tells whether everything below the helper has to end now.
-            is_used: tells whether something may run below the helper.
         """
-        self._host = host
+        self.host = host
+        """The helper of the moment."""
+        self.is_sweeping = False
+        """Everything below it has to end now."""
+        self.is_used = False
+        """Something may run below it: from the start of a round until it is swept."""
+        self.is_gone = False
+        """It is lost, and cannot be replaced."""
         self._post = post
-        self._is_sweeping = is_sweeping
-        self._is_used = is_used
+        self._on_event: Callable[[HostEvent], None] | None = None
+        self._fence_at_ms: int | None = None
+        """When it kills everything, by the monotonic clock; None: never."""
         self._watched: WorkerHost | None = None
         """The helper that was asked last."""
         self._silent_s = 0
@@ -76,10 +77,39 @@ class HelperWatch:
         self._look_timer: asyncio.TimerHandle | None = None
         self._fence_timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """Begin to watch."""
-        self._ask(self._host())
+    def begin(self, on_event: Callable[[HostEvent], None]) -> None:
+        """Begin to listen to the helper, and to watch it.
+
+        Args:
+            on_event: takes what this helper and its successors report.
+        """
+        self._on_event = on_event
+        self.host.attach(on_event)
+        self._ask(self.host)
         self._look_later()
+
+    def request(self, request: Callable[[WorkerHost], None]) -> None:
+        """Send a request, or log that it failed: the loss of the helper is reported then."""
+        try:
+            request(self.host)
+        except WorkerHostError as error:
+            log.warning("helper_request_failed", error=str(error))
+
+    def replace(self) -> None:
+        """Start a new helper, once the old one and everything below it are gone.
+
+        Raises:
+            HelperIrreplaceable: the agent cannot run workers any more.
+        """
+        try:
+            self.host = self.host.replacement()
+        except HelperIrreplaceable:
+            self.is_gone = True
+            raise
+        if self._on_event is not None:
+            self.host.attach(self._on_event)
+        if self._fence_at_ms is not None:
+            self.arm_fence(self._fence_at_ms)
 
     def close(self) -> None:
         """Watch no longer: the helper is about to be closed."""
@@ -95,7 +125,7 @@ class HelperWatch:
     # --- signs of life ---
 
     def _look(self) -> None:
-        host = self._host()
+        host = self.host
         is_on_time = asyncio.get_running_loop().time() - self._due_s <= LATE_S_MAX
         self._look_later()
         if host is not self._watched or not host.is_silent:
@@ -107,12 +137,8 @@ class HelperWatch:
 
     def _ask(self, host: WorkerHost) -> None:
         self._watched = host
-        if not host.takes_requests:
-            return
-        try:
-            host.ping()
-        except WorkerHostError as error:
-            log.warning("helper_request_failed", error=str(error))
+        if host.takes_requests:
+            self.request(lambda host: host.ping())
 
     def _note_answer(self, host: WorkerHost) -> None:
         if self._silent_s >= NOTICED_S:
@@ -122,7 +148,7 @@ class HelperWatch:
         self._silent_s = 0
 
     def _note_silence(self, host: WorkerHost) -> None:
-        is_hurried = host.is_replaceable and (self._is_sweeping() or not self._is_used())
+        is_hurried = host.is_replaceable and (self.is_sweeping or not self.is_used)
         limit_s = SILENT_S_MAX if is_hurried else FROZEN_S_MAX
         if self._silent_s == NOTICED_S:
             is_waiting = host.is_replaceable and not is_hurried
@@ -135,8 +161,13 @@ class HelperWatch:
 
     # --- the fence ---
 
-    def arm(self, at_ms: int) -> None:
-        """Let the fence fall at this monotonic time, whatever the helper does; replace the last."""
+    def arm_fence(self, at_ms: int) -> None:
+        """Let everything be killed at this monotonic time, whether agent or helper fails by then.
+
+        A later call moves that time.
+        """
+        self._fence_at_ms = at_ms
+        self.request(lambda host: host.arm_fence(at_ms))
         if self._fence_timer is not None:
             self._fence_timer.cancel()
         loop = asyncio.get_running_loop()
@@ -144,8 +175,8 @@ class HelperWatch:
         self._fence_timer = loop.call_at(due_s, self._enforce, at_ms, due_s)
 
     def _enforce(self, at_ms: int, due_s: float) -> None:
-        host, loop = self._host(), asyncio.get_running_loop()
-        if not self._is_used() or not host.takes_requests:
+        host, loop = self.host, asyncio.get_running_loop()
+        if not self.is_used or not host.takes_requests:
             return
         if host.fenced_ms is not None and host.fenced_ms >= at_ms:
             return

@@ -1,7 +1,8 @@
-"""Owns the workers of the round that the node holds: starts, signals and sweeps them.
+"""The workers of a node: what all its rounds share, and the round that it holds or held last.
 
-The supervisor decides nothing. The core sends it requests, and gets events of the helper as inputs.
-See launching.py for how workers start, and exits.py for how an exit is reported.
+The supervisor decides nothing. The core sends it requests, which are the round's, and gets what
+becomes of them as inputs. What the helper reports about a worker goes to the round (round.py); what
+it reports about itself stays here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,19 +27,19 @@ from rallypoint.agent.helper.events import (
     SpawnRequest,
     Swept,
 )
-from rallypoint.agent.helper.host import HelperIrreplaceable, WorkerHost, WorkerHostError
-from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
-from rallypoint.agent.output.outputs import WorkerOutput, WorkerOutputs
-from rallypoint.agent.torchelastic.error_watch import ErrorFile, ErrorWatch, Found
+from rallypoint.agent.helper.host import WorkerHost
+from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.torchelastic.error_watch import ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.exits import ExitReports, Worker, new_observers
+from rallypoint.agent.workers.exits import ExitReports, new_observers
 from rallypoint.agent.workers.helper_watch import HelperWatch
-from rallypoint.agent.workers.launching import Launcher
 from rallypoint.agent.workers.marks import MarkPipe
 from rallypoint.agent.workers.notices import NoticeWriter
 from rallypoint.agent.workers.own_folder import Folders, OwnFolder
-from rallypoint.agent.workers.signals.delivery import Delivery
+from rallypoint.agent.workers.parts import NodeParts
+from rallypoint.agent.workers.requests import WorkerRequests
+from rallypoint.agent.workers.round import Round
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
@@ -89,89 +89,59 @@ class Supervisor:
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
         """
-        self.host = host
-        self.post = post
-        self.outputs = outputs
         self.tasks = tasks
-        self.plugin = plugin
-        self._workers: dict[int, Worker] = {}
-        """By worker id, until their exit."""
-        self._changed = asyncio.Event()
-        """Set when a worker has ended."""
-        self._number = 0
-        """Number of the last round."""
-        self._sweep_token = 0
-        """Token of the current sweep; 0 without one."""
-        self._is_clean = False
-        """Nothing is left of what the current sweep kills."""
-        self._reporting = 0
-        """Exits whose reports are being composed; that takes 2 s at most."""
-        self._is_hostless = False
-        """The helper is lost, and cannot be replaced."""
-        self._is_used = False
-        """Something may run below the helper: from the start of a round until it is swept."""
-        self._fence_at_ms: int | None = None
-        """When the helper kills everything, by the monotonic clock; None: never."""
-        self._watch = HelperWatch(
-            lambda: self.host, post, lambda: bool(self._sweep_token), lambda: self._is_used
-        )
-        # Several threads, because a file system may stand still, and each call waits for the last.
+        self._environment = environment
         self._began = began
-        self._is_wanted = is_wanted
-        self._has_swept_folders = False
-        self._files = FileThread("files")
-        self._own_files = FileThread("own files")
-        self._own = OwnFolder(lambda: outputs.folder.path)
-        self._notices = NoticeWriter(self._own, self._own_files, tasks)
-        self._folders = Folders(outputs, self._files, self._own, self._own_files)
-        self._exits = ExitReports(
-            post=post,
-            files=self._files,
-            observers=new_observers(environment, self._own, self._own_files, lambda: self.host.pid),
-        )
-        self._errors = ErrorWatch(FileThread("error files"), tasks, self._on_error_found)
-        self._launcher = Launcher(
+        self._has_removed_dead = False
+        """Folders of dead agents were looked for."""
+        self._preloader = None if preload is None else self._new_preloader(outputs, *preload)
+        # Several threads, because a file system may stand still, and each call waits for the last.
+        files, own_files = FileThread("files"), FileThread("own files")
+        own, helper = OwnFolder(lambda: outputs.folder.path), HelperWatch(host, post)
+        observers = new_observers(environment, own, own_files, lambda: helper.host.pid)
+        self._parts = NodeParts(
             launch=launch,
             job_id=job_id,
-            environment=environment,
-            variables=lambda: (*variables(), *self._exits.variables().items()),
+            variables=variables,
+            post=post,
+            is_wanted=is_wanted,
+            began=self._on_began,
             tasks=tasks,
             outputs=outputs,
-            own=self._own,
             plugin=plugin,
-            is_wanted=is_wanted,
-            spawn=self._spawn,
-            refuse=lambda order, *why: post(inputs.WorkerNotStarted(order.number, *why)),
-            unprepared=self._on_unprepared,
-            files=self._files,
-            began=self._on_began,
-            marks=MarkPipe(self._own.path, post),
+            helper=helper,
+            files=files,
+            own=own,
+            folders=Folders(outputs, files, own, own_files),
+            notices=NoticeWriter(own, own_files, tasks),
+            marks=MarkPipe(own.path, post),
+            errors=ErrorWatch(FileThread("error files"), tasks, self._on_error_found),
+            exits=ExitReports(post, files, observers),
+            preloader=self._preloader,
         )
-        self._signals = Delivery(
-            send=lambda signum, alone: self._request(lambda: self.host.signal(signum, alone=alone)),
-            is_starting=lambda: self._launcher.is_starting,
-            workers=self._workers,
-            exits=self._exits,
-            notices=self._notices,
-            tasks=tasks,
-        )
-        self._preloader: Preloader | None = None
-        if preload is not None:
-            self._preloader = self._launcher.preloader = self._new_preloader(*preload)
+        self.round = Round(self._parts)
+        """The round that the node holds, or held last."""
 
-    def _new_preloader(self, preload: Preload, shape: Shape, order: RunOrder) -> Preloader:
+    def _new_preloader(
+        self, outputs: WorkerOutputs, preload: Preload, shape: Shape, order: RunOrder
+    ) -> Preloader:
         from rallypoint.agent.preload.preloader import Preloader
 
-        consoles = self.outputs.consoles
+        consoles = outputs.consoles
         err = consoles.err.fd
+
+        def sample() -> tuple[SpawnRequest, tuple[bool, bool]]:
+            requests = WorkerRequests(self._parts, order, self._environment)
+            return requests.sample(0), outputs.terminals(order, 0)
+
         return Preloader(
             preload=preload,
             shape=shape,
-            inherited=self._launcher.environment,
-            sample=lambda: (self._launcher.sample(order, 0), self.outputs.terminals(order, 0)),
+            inherited=self._environment,
+            sample=sample,
             terminal_fd=err if os.isatty(err) else consoles.out.fd,
-            host=lambda: self.host,
-            record=lambda: str(self._own.path() / "imports"),
+            host=lambda: self._parts.helper.host,
+            record=lambda: str(self._parts.own.path() / "imports"),
             tasks=self.tasks,
         )
 
@@ -181,76 +151,52 @@ class Supervisor:
         Raises:
             TimerFileRefused: timers are enabled, but their FIFO cannot be made.
         """
-        if self.plugin is not None:
-            await self.plugin.begin()
+        if self._parts.plugin is not None:
+            await self._parts.plugin.begin()
         self.attach()
-        await self._exits.begin()
+        await self._parts.exits.begin()
 
     def attach(self) -> None:
         """Begin to listen to the helper."""
-        self.host.attach(self._on_event)
-        self._watch.begin()
+        self._parts.helper.begin(self._on_event)
         if self._preloader is not None:
             self._preloader.begin()
 
-    def _look(self) -> None:
-        """Let the forkserver look at its files while workers end, not when the next ones start."""
-        if self._preloader is not None:
-            self._preloader.look()
-
     @property
     def is_starting(self) -> bool:
-        """True while the files of a round are prepared; its workers start then."""
-        return self._launcher.is_starting
+        """True from the request to start a round until its workers start."""
+        return self.round.is_starting
 
     # --- requests of the core ---
 
     def start(self, order: RunOrder) -> None:
         """Start the workers of a round, in rank order, once their files are prepared."""
-        self._number = order.number
-        self._is_used = True
-        self._signals.begin(order.number)
-        self._launcher.start(order)
+        self.round = Round(self._parts, order)
+        self.round.begin(self._environment)
 
     def signal(self, signum: int) -> None:
-        """Signal the process group of every worker; its handler finds the notices written.
-
-        A worker that still starts gets the signal once, as soon as it runs.
-        """
-        self._look()
-        self._launcher.stop()
-        self._signals.signal(signum)
+        """Signal the process group of every worker; its handler finds the notices written."""
+        self.round.signal(signum)
 
     def forward(self, signum: int) -> None:
         """Signal the process of every live worker, but not the processes that it started."""
-        self._signals.forward(signum)
+        self.round.forward(signum)
 
     def tell(self, number: int, notices: Sequence[Notice], node_name: str) -> None:
         """Write `notices` to the notice file of a round; an empty list removes the file."""
-        self._notices.write(number, notices, node_name)
+        self._parts.notices.write(number, notices, node_name)
 
     async def notices_written(self) -> None:
         """Wait until the last notices are written, for a moment at most."""
-        await self._notices.written()
+        await self._parts.notices.written()
 
     def sweep(self, token: int) -> None:
         """Kill every process that the workers started; `Swept` answers, after every exit."""
-        self._look()
-        self._launcher.stop()
-        self._sweep_token, self._is_clean = token, False
-        if self._is_hostless:  # nothing is left
-            asyncio.get_running_loop().call_soon(self._note_clean)
-            return
-        self._request(lambda: self.host.sweep(token, SWEEP_LIMIT_MS))
+        self.round.sweep(token)
 
     def arm_fence(self, at_ms: int) -> None:
-        """Let everything be killed at this monotonic time, whether agent or helper fails by then.
-
-        A later call moves that time.
-        """
-        self._fence_at_ms = at_ms
-        self._watch.arm(at_ms)
-        self._request(lambda: self.host.arm_fence(at_ms))
+        """Let everything be killed at this monotonic time; a later call moves that time."""
+        self._parts.helper.arm_fence(at_ms)
 
     async def check_files(self, workers: int) -> None:
         """Find out whether the folders and files of so many workers can be made.
@@ -260,7 +206,7 @@ class Supervisor:
         """
         try:
             async with asyncio.timeout(CHECK_S_MAX):
-                await self._folders.check(workers)
+                await self._parts.folders.check(workers)
         except TimeoutError:
             raise OSError(f"the file system does not answer within {CHECK_S_MAX:g} s") from None
 
@@ -269,9 +215,7 @@ class Supervisor:
         self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
-                while self._workers:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self.round.ended()
         except TimeoutError:
             log.warning("workers_survived_stop", within_s=grace_s, then="SIGKILL")
 
@@ -285,145 +229,65 @@ class Supervisor:
             self._close_watch,
             self._close_host,
             *(() if self._preloader is None else (self._preloader.close,)),
-            self.outputs.finish,
-            self._folders.close_logs,
-            self._folders.remove_own,
+            self._parts.outputs.finish,
+            self._parts.folders.close_logs,
+            self._parts.folders.remove_own,
         )
 
     async def _close_observers(self) -> None:
-        self._errors.close()
-        self._exits.close()
-        self._launcher.marks.close()
+        self._parts.errors.close()
+        self._parts.exits.close()
+        self._parts.marks.close()
 
     async def _close_watch(self) -> None:
-        self._watch.close()
+        self._parts.helper.close()
 
     async def _close_host(self) -> None:
-        await self.host.close()
+        await self._parts.helper.host.close()
 
-    # --- the helper ---
-
-    def _spawn(
-        self, order: RunOrder, local_rank: int, request: SpawnRequest, output: WorkerOutput
-    ) -> None:
-        self._is_used = True  # the helper may have been replaced since the start
-        self.host.spawn(request)
-        file = None
-        if output.error_file:
-            file = ErrorFile(output.error_file, output.stale_error, time.monotonic_ns())
-            self._errors.watch(request.worker_id, file)
-        self._workers[request.worker_id] = Worker(order.number, local_rank, output, file)
-
-    def _is_taken(self, event: HostEvent) -> bool:
-        """Return whether an event is about a forkserver, or a worker that starts by itself now."""
-        if self._preloader is None:
-            return False
-        if isinstance(event, SpawnFailed) and event.worker_id in self._workers:
-            is_wanted = self._is_wanted(self._workers[event.worker_id].round)
-            return self._preloader.start_cold(event, is_wanted=is_wanted)
-        return self._preloader.takes(event)
-
-    def _on_error_found(self, found: Found) -> None:
-        self._exits.report_found(self._workers[found.key], found)
-
-    def _on_unprepared(self, order: RunOrder, text: str) -> None:
-        then = "the node leaves the round, and retries until it can"
-        log.warning("files_not_made", round=order.number, why=text, then=then)
-        self.post(inputs.WorkersNotPrepared(order.number, text))
+    # --- what its parts report ---
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
-        for signum, is_alone in self._signals.take_early():  # the helper has the requests by now
-            (self.forward if is_alone else self.signal)(signum)
-        if not self._has_swept_folders:  # after the first start, because no worker has to wait
-            self._has_swept_folders = True
-            self.tasks.create_task(self._folders.remove_dead())
+        if not self._has_removed_dead:  # after the first start, because no worker has to wait
+            self._has_removed_dead = True
+            self.tasks.create_task(self._parts.folders.remove_dead())
 
-    def _request(self, request: Callable[[], None]) -> None:
-        """Send a request, or log that it failed: `_replace_host` then follows."""
-        try:
-            request()
-        except WorkerHostError as error:
-            log.warning("helper_request_failed", error=str(error))
-
-    def _replace_host(self) -> None:
-        """Start a new helper, once the old one and everything below it are gone.
-
-        Raises:
-            HelperIrreplaceable: the agent cannot run workers any more.
-        """
-        try:
-            self.host = self.host.replacement()
-        except HelperIrreplaceable:
-            self._is_hostless = True
-            self._note_clean()
-            raise  # ends the agent
-        self.host.attach(self._on_event)
-        if self._fence_at_ms is not None:
-            self.arm_fence(self._fence_at_ms)
-        if self._preloader is not None:
-            self._preloader.begin()
-        self._note_clean()
-
-    def _note_clean(self) -> None:
-        """Note that the current sweep, if there is one, has left nothing."""
-        self._is_clean, self._is_used = bool(self._sweep_token), False
-        self._finish_sweep()
-
-    def _finish_sweep(self) -> None:
-        """End the sweep once nothing is left and every exit was reported.
-
-        The core lets go of the round then: a later report would be dropped, perhaps the culprit's.
-        """
-        if self._is_clean and not self._reporting:
-            token, self._sweep_token, self._is_clean = self._sweep_token, 0, False
-            self._folders.end_round(self._number)
-            self.post(inputs.Swept(token))
-
-    async def _report(self, worker: Worker, event: Exited) -> None:
-        try:
-            await self._exits.report(worker, event)
-        finally:
-            self._reporting -= 1
-            self._finish_sweep()
-
-    def _forget(self, worker_id: int) -> Worker:
-        if not self._sweep_token:
-            self._look()
-        self._errors.forget(worker_id)
-        return self._workers.pop(worker_id)
+    def _on_error_found(self, found: Found) -> None:
+        self.round.report_found(found)
 
     def _on_event(self, event: HostEvent) -> None:
-        self._changed.set()
-        if self._is_taken(event):
+        if self._preloader is not None and self._preloader.takes(event):
             return
+        parts = self._parts
         match event:
-            case Spawned(worker_id=worker_id, pid=pid):
-                worker = self._workers[worker_id]
-                try:
-                    self._exits.started(pid, worker.local_rank)
-                finally:  # also with a bug in an observer, the core has to stop this worker
-                    self.post(inputs.WorkerStarted(worker.round, worker.local_rank, pid))
-            case SpawnFailed(worker_id=worker_id, message=message):
-                worker = self._forget(worker_id)
-                place = worker.round, worker.local_rank
-                self.post(inputs.WorkerNotStarted(*place, message, event.is_missing))
-            case Exited(worker_id=worker_id):
-                worker = self._forget(worker_id)
-                self._reporting += 1
-                self.tasks.create_task(self._report(worker, event))
+            case Spawned() | SpawnFailed() | Exited():
+                self.round.on_event(event)
             case Clean(token=token) if token == ORPHANS:
-                self._exits.swept()
+                parts.exits.swept()
                 self._replace_host()
             case Clean():
                 try:
-                    self._exits.swept()
+                    parts.exits.swept()
                 finally:
-                    self._note_clean()
+                    self.round.note_clean()
             case Blocked(token=token, pids=pids):
-                self.post(inputs.SweepBlocked(token, pids))
+                parts.post(inputs.SweepBlocked(token, pids))
             case Swept(pids=pids):
                 log.warning("leftovers_killed", pids=pids, why="their agent is dead")
             case HelperLost(pid=pid):
-                then = "a new one starts" if self.host.is_replaceable else "the agent ends"
+                then = "a new one starts" if parts.helper.host.is_replaceable else "the agent ends"
                 log.error("helper_lost", pid=pid, then=f"its workers are dead; {then}")
+
+    def _replace_host(self) -> None:
+        """Start a new helper; nothing is left below the old one.
+
+        Raises:
+            HelperIrreplaceable: the agent cannot run workers any more, and ends.
+        """
+        try:
+            self._parts.helper.replace()
+            if self._preloader is not None:
+                self._preloader.begin()
+        finally:
+            self.round.note_clean()

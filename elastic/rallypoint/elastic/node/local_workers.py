@@ -11,10 +11,10 @@ import asyncio
 import signal
 from collections.abc import Mapping
 
-from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
+from rallypoint.agent.workers.round import Round
 from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.log import get_logger
 
@@ -31,8 +31,6 @@ class RoundGone(Exception):
 class LocalWorkers(Supervisor):
     """Workers that start and stop when the program's thread says so."""
 
-    _order: RunOrder | None = None
-    """Announced, and not begun."""
     _is_released = False
     """The signal of the current round need not wait any more."""
     _patience: asyncio.TimerHandle | None = None
@@ -40,14 +38,9 @@ class LocalWorkers(Supervisor):
     _waiting: int | None = None
     """The signal that waits."""
 
-    @property
-    def is_starting(self) -> bool:
-        """True from the order to start a round until its workers start."""
-        return self._order is not None or super().is_starting
-
     def start(self, order: RunOrder) -> None:
         """Announce a round; `begin_round` starts its workers."""
-        self._order, self._is_released = order, False
+        self.round, self._is_released = Round(self._parts, order), False
 
     def begin_round(self, number: int, environment: Mapping[str, str]) -> None:
         """Start the workers of the announced round.
@@ -59,28 +52,21 @@ class LocalWorkers(Supervisor):
         Raises:
             RoundGone: it was stopped meanwhile.
         """
-        order = self._order
-        if order is None or order.number != number:
+        if self.round.number != number or not self.round.is_announced:
             raise RoundGone(f"round {number} was stopped before its workers started")
-        self._order = None
-        ours = {name: self._launcher.environment[name] for name in (AGENT_MARK_ENV, SIGNALS_ENV)}
-        self._launcher.environment = {**environment, **ours}
-        super().start(order)
+        ours = {name: self._environment[name] for name in (AGENT_MARK_ENV, SIGNALS_ENV)}
+        self._environment = {**environment, **ours}
+        self.round.begin(self._environment)
 
     def signal(self, signum: int) -> None:
         """Let the workers get the signal when the program releases it."""
-        order, self._order = self._order, None
-        if order is not None:
-            text = "the round was stopped before its workers started"
-            for rank in range(order.assignment.local_world_size):
-                self.post(inputs.WorkerNotStarted(order.number, rank, text))
-        elif self._is_released:
+        if self._is_released or self.round.is_announced:
             super().signal(signum)
-        else:
-            self._waiting = signum
-            if self._patience is None:
-                loop = asyncio.get_running_loop()
-                self._patience = loop.call_later(PATIENCE_S, self._lose_patience)
+            return
+        self._waiting = signum
+        if self._patience is None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE_S, self._lose_patience)
 
     def release(self, signum: int | None = None) -> None:
         """Let the stop signal of the current round pass, now or when it comes.
@@ -95,7 +81,6 @@ class LocalWorkers(Supervisor):
 
     def sweep(self, token: int) -> None:
         """Kill every process that the workers started; `Swept` answers."""
-        self._order = None
         self._stop_waiting()
         super().sweep(token)
 

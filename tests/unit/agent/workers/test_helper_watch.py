@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from rallypoint.agent.core import inputs
+from rallypoint.agent.helper.events import HostEvent
 from rallypoint.agent.workers.helper_watch import (
     FENCE_MARGIN_MS,
     FROZEN_S_MAX,
@@ -33,8 +34,14 @@ class Host:
         self.fenced_ms: int | None = None
         self.killed_s: float | None = None
 
+    def attach(self, on_event: Callable[[HostEvent], None]) -> None:
+        """It reports nothing."""
+
     def ping(self) -> None:
         self.is_silent = self.is_frozen
+
+    def arm_fence(self, at_ms: int) -> None:
+        """It confirms nothing by itself."""
 
     def kill(self) -> None:
         self.killed_s = asyncio.get_running_loop().time()
@@ -92,14 +99,8 @@ class Bench:
         self.clock = Clock()
         self.host = Host()
         self.posted: list[inputs.Input] = []
-        self.is_sweeping = False
-        self.is_used = True
-        self.watch = HelperWatch(
-            lambda: cast(Any, self.host),
-            self.posted.append,
-            lambda: self.is_sweeping,
-            lambda: self.is_used,
-        )
+        self.watch = HelperWatch(cast(Any, self.host), self.posted.append)
+        self.watch.is_used = True
 
     def killed_after(self, seconds: float) -> bool:
         self.clock.pass_(seconds)
@@ -110,13 +111,13 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench = Bench()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: bench.clock)
-    bench.watch.begin()
+    bench.watch.begin(lambda event: None)
     yield bench
 
 
 def test_helper_that_answers_is_left_alone(bench: Bench) -> None:
     """However long it takes, and whatever is asked of it."""
-    bench.is_sweeping = True
+    bench.watch.is_sweeping = True
 
     assert not bench.killed_after(10 * FROZEN_S_MAX)
     assert bench.posted == []
@@ -147,7 +148,7 @@ def test_silent_helper_is_killed(
     bench: Bench, is_sweeping: bool, is_used: bool, is_replaceable: bool, limit_s: int
 ) -> None:
     """Soon when it has no workers, or they have to end; late when that costs them, or the agent."""
-    bench.is_sweeping, bench.is_used = is_sweeping, is_used
+    bench.watch.is_sweeping, bench.watch.is_used = is_sweeping, is_used
     bench.host.is_replaceable = is_replaceable
     bench.host.is_frozen = True
 
@@ -157,14 +158,14 @@ def test_silent_helper_is_killed(
 
 def test_node_is_clean_in_time_for_the_next_round(bench: Bench) -> None:
     """A coordinator waits five seconds beyond the shutdown timeout, which may be 0."""
-    bench.is_sweeping = bench.host.is_frozen = True
+    bench.watch.is_sweeping = bench.host.is_frozen = True
 
     assert bench.killed_after(Timing().stop_slack_ms / 1_000 - TICK_S)
 
 
 def test_time_in_which_the_agent_stands_still_counts_for_nothing(bench: Bench) -> None:
     """What stops agent and helper together does not end the helper."""
-    bench.is_sweeping = True
+    bench.watch.is_sweeping = True
     bench.host.is_frozen = True
     for _ in range(3 * SILENT_S_MAX):
         bench.clock.stand_still(10 * TICK_S)
@@ -176,7 +177,7 @@ def test_time_in_which_the_agent_stands_still_counts_for_nothing(bench: Bench) -
 def test_fence_is_carried_out_without_the_helper(bench: Bench) -> None:
     """The helper dies a moment after the fence, within the second that the coordinator waits."""
     at_ms = round(bench.clock.now_s * 1_000) + 500
-    bench.watch.arm(at_ms)
+    bench.watch.arm_fence(at_ms)
 
     assert not bench.killed_after(0.5)
     assert bench.killed_after(FENCE_MARGIN_MS / 1_000)
@@ -187,14 +188,14 @@ def test_fence_is_carried_out_without_the_helper(bench: Bench) -> None:
 def test_fence_spares_a_helper(bench: Bench, why: str) -> None:
     """One that has carried it out, whose fence was moved, or below which nothing runs."""
     at_ms = round(bench.clock.now_s * 1_000) + 500
-    bench.watch.arm(at_ms)
+    bench.watch.arm_fence(at_ms)
     match why:
         case "confirmed":
             bench.host.fenced_ms = at_ms
         case "moved":
-            bench.watch.arm(at_ms + 60_000)
+            bench.watch.arm_fence(at_ms + 60_000)
         case _:
-            bench.is_used = False
+            bench.watch.is_used = False
 
     assert not bench.killed_after(5)
 
@@ -202,7 +203,7 @@ def test_fence_spares_a_helper(bench: Bench, why: str) -> None:
 def test_helper_that_stood_still_with_its_agent_has_time_for_the_fence(bench: Bench) -> None:
     """After both were suspended, the helper may be the second to wake."""
     at_ms = round(bench.clock.now_s * 1_000) + 500
-    bench.watch.arm(at_ms)
+    bench.watch.arm_fence(at_ms)
     bench.clock.stand_still(20)
     bench.clock.pass_(0)
 
@@ -214,7 +215,7 @@ def test_helper_that_stood_still_with_its_agent_has_time_for_the_fence(bench: Be
 def test_closed_watch_does_nothing(bench: Bench) -> None:
     """The helper ends with its agent then."""
     bench.host.is_frozen = True
-    bench.watch.arm(round(bench.clock.now_s * 1_000))
+    bench.watch.arm_fence(round(bench.clock.now_s * 1_000))
     bench.watch.close()
 
     assert not bench.killed_after(10 * FROZEN_S_MAX)

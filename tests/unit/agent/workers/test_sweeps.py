@@ -153,11 +153,11 @@ async def test_fence_holds_for_a_helper_that_is_replaced_during_a_start(
         node.supervisor.attach()
         node.supervisor.start(run_order(local_world_size=1))
         node.tell(HelperLost(1), Clean(ORPHANS))
-        assert not node.supervisor._is_used
+        assert not node.supervisor._parts.helper.is_used
         are_files_made.set()
         async with asyncio.timeout(30):
             await node.began.wait()
 
-        assert node.supervisor._is_used
-    (stderr_fd,) = cast(Any, node.supervisor.host).workers.values()
+        assert node.supervisor._parts.helper.is_used
+    (stderr_fd,) = cast(Any, node.supervisor._parts.helper.host).workers.values()
     os.close(stderr_fd)

@@ -1,1 +1,0 @@
-"""Signals to the workers of a round."""
