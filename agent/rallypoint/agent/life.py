@@ -21,14 +21,14 @@ from rallypoint.agent.hosting.keeper import CannotHost, JobOver, Keeper
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.round.environ import without_access
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.session.endings import Dismissed
 from rallypoint.agent.session.link import Link
 from rallypoint.agent.session.opening import Grounds
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.torchelastic.timers import TimerFileRefused
-from rallypoint.agent.workers.environ import without_access
-from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.log import get_logger

@@ -1,6 +1,6 @@
 """What an agent needs of the workers of its node, whatever program starts them.
 
-`workers.supervisor.Supervisor` starts them itself. `rallypoint.embedded.foreign.ForeignWorkers`
+`round.supervisor.Supervisor` starts them itself. `rallypoint.embedded.foreign.ForeignWorkers`
 stands for workers that another launcher runs.
 """
 

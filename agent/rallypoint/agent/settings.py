@@ -11,10 +11,10 @@ from msgspec import Struct
 from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.torchelastic.events import EventLog
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.logs_plugin import PluginSpec
-from rallypoint.agent.workers.environ import Launch
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2

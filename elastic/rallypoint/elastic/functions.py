@@ -30,8 +30,8 @@ from typing import Any, BinaryIO
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.in_worker.forked import InheritedCall
-from rallypoint.agent.workers.dead_folders import PREFIX, lock_folder
-from rallypoint.agent.workers.environ import Function, Launch
+from rallypoint.agent.round.dead_folders import PREFIX, lock_folder
+from rallypoint.agent.round.environ import Function, Launch
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.values import check_start_method
 

@@ -17,11 +17,11 @@ from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.output.streams import Pump
-from rallypoint.agent.workers import own_folder
-from rallypoint.agent.workers.exits import ExitReports
-from rallypoint.agent.workers.oom import OomWatch
-from rallypoint.agent.workers.supervisor import Supervisor
-from rallypoint.agent.workers.watchdog import Watchdog
+from rallypoint.agent.round import own_folder
+from rallypoint.agent.round.exits import ExitReports
+from rallypoint.agent.round.oom import OomWatch
+from rallypoint.agent.round.supervisor import Supervisor
+from rallypoint.agent.round.watchdog import Watchdog
 
 
 def plant(owner: Any, name: str, value: Any) -> None:

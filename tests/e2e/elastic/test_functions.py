@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.workers.dead_folders import remove_dead_folders
+from rallypoint.agent.round.dead_folders import remove_dead_folders
 from support.functions.running import METHODS
 from support.processes.processes import DEADLINE_S, Lines, Witness
 
@@ -91,7 +91,7 @@ FORK_BESIDE = """
 import os, signal, sys, time
 from rallypoint.elastic.functions import FunctionLaunch
 from rallypoint.agent.helper.events import SpawnRequest
-from rallypoint.agent.workers.environ import worker_command
+from rallypoint.agent.round.environ import worker_command
 from support.functions.trees import grow
 
 if __name__ == "__main__":

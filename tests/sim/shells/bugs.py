@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from rallypoint.agent import agent as agent_module
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.helper.events import Exited
+from rallypoint.agent.round.exits import ExitReports, Worker
+from rallypoint.agent.round.helper_watch import HelperWatch
+from rallypoint.agent.round.round import Round
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.session import translate
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
-from rallypoint.agent.workers.exits import ExitReports, Worker
-from rallypoint.agent.workers.helper_watch import HelperWatch
-from rallypoint.agent.workers.round import Round
-from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.server import beginning
 from rallypoint.server import coordinator as coordinator_module
 from rallypoint.server.clock import wall_ms

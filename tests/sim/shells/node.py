@@ -24,11 +24,12 @@ from rallypoint.agent import life
 from rallypoint.agent.agent import Agent
 from rallypoint.agent.core import inputs
 from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.round import exits, notices, own_folder, supervisor
+from rallypoint.agent.round import round as held_round
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.session import link
 from rallypoint.agent.settings import Listener, Settings
-from rallypoint.agent.workers import exits, notices, own_folder, round, supervisor
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
 from rallypoint.relay import uplinks
@@ -355,7 +356,7 @@ def stand_ins(world: World) -> Iterator[None]:
         (supervisor, "new_observers", lambda *args: ()),
         (own_folder, "remove_dead_folders", lambda folder: ()),
         (notices, "write_notices", lambda *args: None),
-        (round, "PATIENCE_S", 0),
+        (held_round, "PATIENCE_S", 0),
         (Logger, "__getattr__", lambda logger, method: recorder.get(logger, method)),
     )
     assert all(getattr(owner, name) is time for owner, name, _ in changes if name == "time")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.workers.helper_watch import FENCE_MARGIN_MS
+from rallypoint.agent.round.helper_watch import FENCE_MARGIN_MS
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, job_service_pb2, verdict_pb2
 from sim.shells.loop import NS, Loop

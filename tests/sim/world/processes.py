@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
-from rallypoint.agent.workers.exits import TAIL_WAIT_S
+from rallypoint.agent.round.exits import TAIL_WAIT_S
 from sim.world.clock import Timer
 from sim.world.last_words import SIGKILL, LastWords
 from sim.world.process import Process

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.helper.events import Exited, Spawned, SpawnRequest
-from rallypoint.agent.workers.environ import worker_command
+from rallypoint.agent.round.environ import worker_command
 from rallypoint.elastic.functions import FunctionLaunch
 from support.processes.processes import Conversation
 

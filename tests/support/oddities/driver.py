@@ -21,7 +21,7 @@ from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFail
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.preload.command import Shape, forked_by, forkserver_environment
 from rallypoint.agent.preload.forkserver import Forkserver
-from rallypoint.agent.workers.environ import Launch, worker_command
+from rallypoint.agent.round.environ import Launch, worker_command
 from support.oddities.case import HERE, Case, Outcome, normalise, script_of
 
 LIMIT_S = 150.0

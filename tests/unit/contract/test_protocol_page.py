@@ -16,6 +16,9 @@ from google.protobuf.message import Message
 from rallypoint.agent.core.desired import Assignment, Notice, RoundHeader, RunOrder
 from rallypoint.agent.core.leaving.away import ALONE_MS
 from rallypoint.agent.machine.ports import PORTS_KEPT
+from rallypoint.agent.round.environ import WorkerFiles, worker_environment
+from rallypoint.agent.round.exits import TAIL_WAIT_S
+from rallypoint.agent.round.notices import write_notices
 from rallypoint.agent.session import texts
 from rallypoint.agent.session.endings import _FINAL, Dismissed, read_ending
 from rallypoint.agent.session.link import (
@@ -23,9 +26,6 @@ from rallypoint.agent.session.link import (
     BACKOFF_S_MIN,
     FAREWELL_S_MAX,
 )
-from rallypoint.agent.workers.environ import WorkerFiles, worker_environment
-from rallypoint.agent.workers.exits import TAIL_WAIT_S
-from rallypoint.agent.workers.notices import write_notices
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS

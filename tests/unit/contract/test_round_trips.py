@@ -17,10 +17,10 @@ from rallypoint.agent.core import desired, reports
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Milestone, Stage
 from rallypoint.agent.core.state import AgentState
+from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.session.link import Link
 from rallypoint.agent.session.translate import parse_desired, parse_notices, report_message
 from rallypoint.agent.settings import Listener, Settings
-from rallypoint.agent.workers.environ import Launch
 from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
 from rallypoint.server.core.messages import inputs

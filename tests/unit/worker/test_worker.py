@@ -16,7 +16,7 @@ import pytest
 
 from rallypoint import worker
 from rallypoint.agent.core.desired import Notice as AgentNotice
-from rallypoint.agent.workers.notices import write_notices
+from rallypoint.agent.round.notices import write_notices
 from rallypoint.client import errors
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2

@@ -14,11 +14,11 @@ from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.launch.meeting import Meeting
 from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.output.destinations import OutputSpec
+from rallypoint.agent.round.environ import Launch, find_python, shown_command
 from rallypoint.agent.session.program import describe_program, find_user
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.logs_plugin import PluginSpec
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
-from rallypoint.agent.workers.environ import Launch, find_python, shown_command
 from rallypoint.wire.access import Access, from_environment
 
 

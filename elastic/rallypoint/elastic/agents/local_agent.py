@@ -22,7 +22,7 @@ from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
     from rallypoint.agent.helper.host import WorkerHost
-    from rallypoint.agent.workers.environ import Launch
+    from rallypoint.agent.round.environ import Launch
     from rallypoint.elastic.functions import FunctionLaunch
     from rallypoint.elastic.node.local_seat import LocalSeat
 
@@ -87,7 +87,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _new_launch(self) -> tuple[Launch, WorkerHost]:
         from rallypoint.agent.helper.host import WorkerHost
         from rallypoint.agent.helper.processes import open_missing_streams
-        from rallypoint.agent.workers.environ import Launch
+        from rallypoint.agent.round.environ import Launch
 
         self._check_needs()
         open_missing_streams()

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.output.destinations import OutputSpec
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.placement import CannotPlace, check_visible_devices, find_placement
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.placement import CannotPlace, check_visible_devices, find_placement
 from rallypoint.base.log import get_logger
 from rallypoint.elastic.logs import DefaultLogsSpecs, LogsSpecs
 from rallypoint.elastic.node.local_seat import LocalSeat

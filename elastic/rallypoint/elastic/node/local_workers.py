@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV
+from rallypoint.agent.round.round import Round
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
-from rallypoint.agent.workers.round import Round
-from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.log import get_logger
 
 log = get_logger()

@@ -34,7 +34,7 @@ from rallypoint.wire.loading import load_grpc
 
 if TYPE_CHECKING:
     from rallypoint.agent.launch.plan import LaunchPlan
-    from rallypoint.agent.workers.environ import Launch
+    from rallypoint.agent.round.environ import Launch
     from rallypoint.elastic.node.seat import ForeignSeat, Seat
     from rallypoint.elastic.values import WorkerSpec
 

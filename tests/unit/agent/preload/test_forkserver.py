@@ -30,7 +30,7 @@ from rallypoint.agent.preload.command import (
     importable,
 )
 from rallypoint.agent.preload.forkserver import KEPT_BYTES, Forkserver, Hangup
-from rallypoint.agent.workers.environ import Function, Launch, worker_command
+from rallypoint.agent.round.environ import Function, Launch, worker_command
 
 # The agent's end of the socket to a forkserver: frames, output of the imports, and its end.
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.round.environ import Launch, shown_command
 from rallypoint.agent.session import program
 from rallypoint.agent.session.program import describe_program, find_name, find_user
-from rallypoint.agent.workers.environ import Launch, shown_command
 from rallypoint.base.limits import COMMAND_LINE_CHARS_MAX
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 

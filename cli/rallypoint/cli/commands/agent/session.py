@@ -20,8 +20,8 @@ from rallypoint.agent.life import live
 from rallypoint.agent.machine.address import is_of_this_host
 from rallypoint.agent.machine.devices import WorkerCount
 from rallypoint.agent.machine.ports import PortReserver
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.placement import Placement
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.placement import Placement
 from rallypoint.base.console import Consoles
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from rallypoint.agent.output.destinations import ALL, Choice, OutputSpec, Ranks, Streams
+from rallypoint.agent.round.environ import find_python
 from rallypoint.agent.torchelastic.logs_plugin import OURS, PluginSpec, list_logs_specs
-from rallypoint.agent.workers.environ import find_python
 from rallypoint.base.values import BadValue
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail

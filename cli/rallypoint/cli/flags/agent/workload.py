@@ -12,7 +12,7 @@ from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.flags.values import one_of
 
 if TYPE_CHECKING:
-    from rallypoint.agent.workers.placement import Placement
+    from rallypoint.agent.round.placement import Placement
 
 BINDINGS = ("node", "socket", "exclusive", "core-complex")
 START_METHODS = ("spawn", "fork", "forkserver")
@@ -127,7 +127,7 @@ def place(args: Values) -> Placement:
     Unless only numbers are given, this takes as long as importing torch does, in another process.
     """
     from rallypoint.agent.machine.numa import Binding
-    from rallypoint.agent.workers.placement import (
+    from rallypoint.agent.round.placement import (
         CannotPlace,
         check_visible_devices,
         find_placement,

@@ -11,14 +11,14 @@ from msgspec import Struct
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.inputs import Input
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.exits import ExitReports
+from rallypoint.agent.round.helper_watch import HelperWatch
+from rallypoint.agent.round.marks import MarkPipe
+from rallypoint.agent.round.notices import NoticeWriter
+from rallypoint.agent.round.own_folder import Folders, OwnFolder
 from rallypoint.agent.torchelastic.error_watch import ErrorWatch
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.exits import ExitReports
-from rallypoint.agent.workers.helper_watch import HelperWatch
-from rallypoint.agent.workers.marks import MarkPipe
-from rallypoint.agent.workers.notices import NoticeWriter
-from rallypoint.agent.workers.own_folder import Folders, OwnFolder
 from rallypoint.base.file_thread import FileThread
 
 if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it

@@ -17,9 +17,9 @@ from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
 from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.round.exits import ExitReports, Worker
+from rallypoint.agent.round.observer import Observer, WorkerEnd
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
-from rallypoint.agent.workers.exits import ExitReports, Worker
-from rallypoint.agent.workers.observer import Observer, WorkerEnd
 from rallypoint.base.file_thread import FileThread
 
 KILL, TERM = int(signal.SIGKILL), int(signal.SIGTERM)

@@ -22,12 +22,12 @@ from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
 from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.full_disk import describe_full_disk
 from rallypoint.agent.output.outputs import WorkerOutput
+from rallypoint.agent.round.observer import Explanation, Observer, WorkerEnd
+from rallypoint.agent.round.oom import OomWatch
+from rallypoint.agent.round.own_folder import OwnFolder
+from rallypoint.agent.round.watchdog import Watchdog
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
-from rallypoint.agent.workers.observer import Explanation, Observer, WorkerEnd
-from rallypoint.agent.workers.oom import OomWatch
-from rallypoint.agent.workers.own_folder import OwnFolder
-from rallypoint.agent.workers.watchdog import Watchdog
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 

@@ -30,16 +30,16 @@ from rallypoint.agent.helper.events import Exited, Spawned, SpawnFailed, SpawnRe
 from rallypoint.agent.helper.host import WorkerHostError
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
-from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError
-from rallypoint.agent.workers.exits import Worker
-from rallypoint.agent.workers.parts import NodeParts
-from rallypoint.agent.workers.requests import (
+from rallypoint.agent.round.exits import Worker
+from rallypoint.agent.round.parts import NodeParts
+from rallypoint.agent.round.requests import (
     MACHINE_ERRORS,
     Prepared,
     WorkerRequests,
     close_all,
 )
+from rallypoint.agent.torchelastic.error_watch import ErrorFile, Found
+from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin, LogsPluginError
 from rallypoint.base.file_thread import Pending
 from rallypoint.base.log import get_logger
 

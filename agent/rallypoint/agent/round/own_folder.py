@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from rallypoint.agent.output.outputs import WorkerOutputs
-from rallypoint.agent.workers.dead_folders import (
+from rallypoint.agent.round.dead_folders import (
     PREFIX,
     lock_folder,
     note_logs,

@@ -29,17 +29,17 @@ from rallypoint.agent.helper.events import (
 )
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.exits import ExitReports, new_observers
+from rallypoint.agent.round.helper_watch import HelperWatch
+from rallypoint.agent.round.marks import MarkPipe
+from rallypoint.agent.round.notices import NoticeWriter
+from rallypoint.agent.round.own_folder import Folders, OwnFolder
+from rallypoint.agent.round.parts import NodeParts
+from rallypoint.agent.round.requests import WorkerRequests
+from rallypoint.agent.round.round import Round
 from rallypoint.agent.torchelastic.error_watch import ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.exits import ExitReports, new_observers
-from rallypoint.agent.workers.helper_watch import HelperWatch
-from rallypoint.agent.workers.marks import MarkPipe
-from rallypoint.agent.workers.notices import NoticeWriter
-from rallypoint.agent.workers.own_folder import Folders, OwnFolder
-from rallypoint.agent.workers.parts import NodeParts
-from rallypoint.agent.workers.requests import WorkerRequests
-from rallypoint.agent.workers.round import Round
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.helper.descendants import is_descendant, read_stat, signal_verified
+from rallypoint.agent.round.observer import WorkerEnd
 from rallypoint.agent.torchelastic.timers import (
     Request,
     TimerFile,
@@ -33,7 +34,6 @@ from rallypoint.agent.torchelastic.timers import (
     timer_file,
 )
 from rallypoint.agent.torchelastic.variables import SWITCH_ENV, TIMERS_ENV
-from rallypoint.agent.workers.observer import WorkerEnd
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from rallypoint.agent.workers.parts import NodeParts
-from rallypoint.agent.workers.round import Round
+from rallypoint.agent.round.parts import NodeParts
+from rallypoint.agent.round.round import Round
 
 USR1, USR2, TERM = 10, 12, 15
 

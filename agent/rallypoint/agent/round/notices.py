@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.agent.core.desired import Notice
-from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.agent.round.own_folder import OwnFolder
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 

@@ -13,10 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.agent.core.held_round import ErrorRecord
+from rallypoint.agent.round import watchdog as watchdog_module
+from rallypoint.agent.round.observer import WorkerEnd
+from rallypoint.agent.round.watchdog import Expiry, Watchdog
 from rallypoint.agent.torchelastic.timers import LINE_BYTES_MAX, TimerFileRefused
-from rallypoint.agent.workers import watchdog as watchdog_module
-from rallypoint.agent.workers.observer import WorkerEnd
-from rallypoint.agent.workers.watchdog import Expiry, Watchdog
 from rallypoint.base.file_thread import FileThread
 from support.torchrun.timers import line
 
@@ -248,7 +248,7 @@ async def test_rest_of_a_long_line_is_no_request(bench: Bench) -> None:
 
 async def test_pending_timers_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer beyond the limit is skipped and logged; pending ones can still be moved."""
-    monkeypatch.setattr("rallypoint.agent.workers.watchdog.TIMERS_MAX", 2)
+    monkeypatch.setattr("rallypoint.agent.round.watchdog.TIMERS_MAX", 2)
     first, second, third = bench.child(), bench.child(), bench.child()
     with capture_logs() as logs:
         bench.set(first.pid, LATER_S)

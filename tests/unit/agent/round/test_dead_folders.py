@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.workers import dead_folders
-from rallypoint.agent.workers.dead_folders import lock_folder, note_logs, remove_dead_folders
-from rallypoint.agent.workers.own_folder import OwnFolder
+from rallypoint.agent.round import dead_folders
+from rallypoint.agent.round.dead_folders import lock_folder, note_logs, remove_dead_folders
+from rallypoint.agent.round.own_folder import OwnFolder
 
 LIVES = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from rallypoint.agent.workers.own_folder import OwnFolder
+    from rallypoint.agent.round.own_folder import OwnFolder
     own = OwnFolder(lambda: None)
     own.note_logs(Path(sys.argv[1]))
     print(own.socket_path(1, 0), flush=True)

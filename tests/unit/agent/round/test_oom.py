@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.workers.observer import WorkerEnd
-from rallypoint.agent.workers.oom import (
+from rallypoint.agent.round.observer import WorkerEnd
+from rallypoint.agent.round.oom import (
     KernelLog,
     Mount,
     OomWatch,

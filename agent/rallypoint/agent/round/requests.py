@@ -17,16 +17,16 @@ from msgspec import Struct
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.helper.events import SpawnRequest
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.torchelastic.error_files import read_stamp
-from rallypoint.agent.torchelastic.logs_plugin import PluginAnswer
-from rallypoint.agent.workers.environ import (
+from rallypoint.agent.round.environ import (
     WorkerFiles,
     find_python,
     worker_command,
     worker_environment,
 )
-from rallypoint.agent.workers.notices import notice_file
-from rallypoint.agent.workers.parts import NodeParts
+from rallypoint.agent.round.notices import notice_file
+from rallypoint.agent.round.parts import NodeParts
+from rallypoint.agent.torchelastic.error_files import read_stamp
+from rallypoint.agent.torchelastic.logs_plugin import PluginAnswer
 
 _WORKERS_MAX = 1 << 16
 MACHINE_ERRORS = frozenset(

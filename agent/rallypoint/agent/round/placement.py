@@ -19,7 +19,7 @@ from rallypoint.agent.machine.devices import (
 )
 from rallypoint.agent.machine.numa import Binding, CannotBind, compute_cpus
 from rallypoint.agent.machine.topology import TopologyUnknown, read_topology
-from rallypoint.agent.workers.environ import find_python, visible_device
+from rallypoint.agent.round.environ import find_python, visible_device
 
 
 class Placement(Struct, frozen=True):

@@ -14,9 +14,9 @@ from rallypoint.agent.helper.events import SpawnRequest
 from rallypoint.agent.output.destinations import Destinations, OutputSpec
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.torchelastic.logs_plugin import PluginAnswer
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.supervisor import Supervisor
 from rallypoint.base.console import Console, Consoles
 from support.core.orders import run_order
 

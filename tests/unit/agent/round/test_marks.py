@@ -15,8 +15,8 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import Milestone
 from rallypoint.agent.core.inputs import MilestoneReached
 from rallypoint.agent.machine.fifo import FifoLines
-from rallypoint.agent.workers import marks
-from rallypoint.agent.workers.marks import LINE_BYTES_MAX, MarkPipe, parse_mark
+from rallypoint.agent.round import marks
+from rallypoint.agent.round.marks import LINE_BYTES_MAX, MarkPipe, parse_mark
 from support.core.orders import run_order
 
 IMPORTED = Milestone.IMPORTED

@@ -10,7 +10,7 @@ import pytest
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.helper.events import HostEvent
-from rallypoint.agent.workers.helper_watch import (
+from rallypoint.agent.round.helper_watch import (
     FENCE_MARGIN_MS,
     FROZEN_S_MAX,
     NOTICED_S,

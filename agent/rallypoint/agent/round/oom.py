@@ -24,7 +24,7 @@ from typing import NamedTuple, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.agent.workers.observer import WorkerEnd
+from rallypoint.agent.round.observer import WorkerEnd
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO: the namespace of the pids in the kernel's log."""

@@ -14,8 +14,8 @@ from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.supervisor import Supervisor
 
 NOTICES = (Notice("drain", "b", "maintenance", 1_000),)
 

@@ -27,8 +27,8 @@ from rallypoint.agent.helper.host import HelperIrreplaceable
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
-from rallypoint.agent.workers.environ import Launch
-from rallypoint.agent.workers.supervisor import Supervisor
+from rallypoint.agent.round.environ import Launch
+from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.base.console import Console, Consoles
 from support.core.orders import run_order
 

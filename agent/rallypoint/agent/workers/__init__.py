@@ -1,1 +1,0 @@
-"""Starts, stops and reports the workers of this node."""
