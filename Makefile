@@ -57,7 +57,7 @@ test: $(STAMP) ## run the unit tests, some seeds, and a quarter of what starts p
 # Unit tests that start processes or servers, or import torch: not for test-fast.
 PARTS_THAT_WAIT := $(addprefix tests/unit/,client elastic embedded release torch wire/test_loading.py \
 	$(addprefix agent/,helper hosting preload) \
-	$(addprefix server/,access etcd hosting journal/etcd journal/sqlite relays routing rpc shards))
+	$(addprefix server/,access agents api contract etcd fleet journal/etcd journal/sqlite serving))
 .PHONY: test-fast
 test-fast: JOBS = 4  # these hardly wait
 test-fast: $(STAMP) ## run most unit tests and a few simulation seeds

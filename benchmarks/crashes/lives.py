@@ -15,8 +15,8 @@ from pathlib import Path
 
 from harness.trial import MeasurementFailed, Process, Trial
 from rallypoint.agent.machine.ports import PortReserver
+from rallypoint.server.core.memory.replay import replay
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.reads.replay import replay
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from rallypoint.server.journal.sqlite.witness import Witness
 

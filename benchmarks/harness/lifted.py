@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from rallypoint.cli.main import coordinator
-from rallypoint.server.rpc.guards import limits
+from rallypoint.server.contract import limits
 
 MANY = 1_000_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from owners.fencing import Fencing
-from rallypoint.server.shards.hashing import shard_of
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
 
 ASK_S = 0.05

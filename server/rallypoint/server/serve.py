@@ -14,17 +14,21 @@ from msgspec.structs import replace
 
 from rallypoint.base.background import Background
 from rallypoint.base.log import get_logger
-from rallypoint.server.coordinator import CoordinatorEnded
-from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.idle import UntilIdle, await_idle
-from rallypoint.server.hosting.leaving import leave
-from rallypoint.server.hosting.protecting import (
+from rallypoint.server.access.interceptor import Interceptor
+from rallypoint.server.access.protecting import (
     Protected,
     ProtectionInvalid,
     ProtectionSettings,
     protecting,
 )
-from rallypoint.server.hosting.shard import (
+from rallypoint.server.api.about.standard import Health, add_reflection
+from rallypoint.server.contract.routes import SERVICE_NAMES
+from rallypoint.server.core.model.spec import Timing
+from rallypoint.server.journal.interface import Journal, JournalFailed
+from rallypoint.server.journal.memory import MemoryJournal
+from rallypoint.server.serving.idle import UntilIdle, await_idle
+from rallypoint.server.serving.leaving import leave
+from rallypoint.server.serving.shard import (
     Shard,
     ShardSettings,
     Sharing,
@@ -32,11 +36,7 @@ from rallypoint.server.hosting.shard import (
     open_shard,
     share,
 )
-from rallypoint.server.journal.interface import Journal, JournalFailed
-from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.rpc.interceptor import Interceptor
-from rallypoint.server.rpc.routing.table import SERVICE_NAMES
-from rallypoint.server.rpc.standard import Health, add_reflection
+from rallypoint.server.shell.coordinator import CoordinatorEnded
 from rallypoint.wire.channel import server_options
 from rallypoint.wire.last_runs import choose_name
 from rallypoint.wire.listening import CannotListen, bind
@@ -192,7 +192,7 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
     require_etcd_client()
     from rallypoint.server.etcd.client import EtcdClient
     from rallypoint.server.etcd.errors import EtcdError
-    from rallypoint.server.hosting.owned import owning
+    from rallypoint.server.fleet.owned import owning
 
     try:
         client = EtcdClient(share.store)

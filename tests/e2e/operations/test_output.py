@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.serve import Settings, serving
+from rallypoint.server.shell.coordinator import Coordinator
 from support.processes.commands import Command
 from support.processes.feed import LIMIT_S
 from support.processes.world import World

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rallypoint.server.shards.lease import TTL_S
+from rallypoint.server.etcd.lease import TTL_S
 from rallypoint.v1 import job_pb2
 from support.etcd.coordinators import Coordinators, until, until_job
 from support.processes.commands import Command

@@ -332,16 +332,19 @@ class ModelStage(Stage):
 PRODUCT = (
     "agent/rallypoint/agent/session",
     "server/rallypoint/relay",
-    "server/rallypoint/server/rpc",
+    "server/rallypoint/server/access",
+    "server/rallypoint/server/agents",
+    "server/rallypoint/server/api",
+    "server/rallypoint/server/contract",
+    "server/rallypoint/server/fleet",
 )
 OUTSIDE = (
     "relay/forwarding.py",
-    "rpc/barriers/",
-    "rpc/guards/access/",
-    "rpc/guards/callers.py",
-    "rpc/keys/",
-    "rpc/relays/access.py",
-    "rpc/routing/",
+    "server/access/",
+    "server/fleet/",
+    "agents/relays/access.py",
+    "api/barriers/",
+    "api/keys/",
 )
 """Code that no seed of the shells runs: calls of workers and between coordinators, and access."""
 STAND_INS = {"call": Call, "context": Context}

@@ -14,8 +14,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import Batch, decode_batch, encode_batch
 from sim.seeds.faults import DiskFault
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.interface import JournalFailed, Loaded
 from sim.durable.disk import IDENTITY, SECRET

@@ -6,12 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server import beginning
+from rallypoint.server.etcd import lease
+from rallypoint.server.etcd.lease import Lease
 from rallypoint.server.etcd.values import Condition, Target
+from rallypoint.server.fleet import life, ownership
 from rallypoint.server.journal.etcd import journal
 from rallypoint.server.journal.etcd import log as shard_log
-from rallypoint.server.shards import lease, life, ownership
-from rallypoint.server.shards.lease import Lease
+from rallypoint.server.shell import beginning
 from sim.seeds.planting import Bug, Patch
 from sim.shards.writes import ShardWrites
 

@@ -9,8 +9,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from rallypoint.server.coordinator import InputRefused
-from rallypoint.server.rpc.convert.requests import to_progress
+from rallypoint.server.api.jobs.requests import to_progress
+from rallypoint.server.shell.coordinator import InputRefused
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.durable.milestones import Milestones

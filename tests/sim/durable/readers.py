@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.api.events import reading
+from rallypoint.server.api.events.views import event_message
+from rallypoint.server.api.jobs.job import latest_run_message, past_round_message, past_run_message
+from rallypoint.server.api.jobs.whole import job_message
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import HISTORY_MAX, RUNS_MAX
-from rallypoint.server.rpc.events import reading
-from rallypoint.server.rpc.events.views import event_message
-from rallypoint.server.rpc.views.job import latest_run_message, past_round_message, past_run_message
-from rallypoint.server.rpc.views.whole import job_message
+from rallypoint.server.shell.coordinator import InputRefused
 from rallypoint.v1 import job_pb2
 from sim.rules.rules import Checker, Violation
 from support.core.decisions import Record

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.server.clock import continue_ms
+from rallypoint.server.core.memory.replay import JournalRecord, Memory, replay
+from rallypoint.server.core.memory.restore import restore
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.replay import JournalRecord, Memory, replay
-from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.codec.batches import Batch
+from rallypoint.server.shell.clock import continue_ms
 from sim.durable.disk import CRASHES, IDENTITY, LOST, Disk
 from sim.world.contacts import Contacts
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from rallypoint.agent.core.held_round import Stage
-from rallypoint.server.coordinator import LATE_MS
 from rallypoint.server.core.messages.records import JobForgotten
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.round import Round, RoundHeader, RoundReason
 from rallypoint.server.core.verdicts.blame import with_older_failures
+from rallypoint.server.shell.coordinator import LATE_MS
 from sim.rules.rules import Checker
 from support.core.decisions import (
     NodeHealthChanged,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rallypoint.server.coordinator import LATE_MS
-from rallypoint.server.core.reads.replay import memory_of, snapshot
+from rallypoint.server.core.memory.replay import memory_of, snapshot
+from rallypoint.server.shell.coordinator import LATE_MS
 from sim.seeds.faults import DiskFault
 from sim.world.turns import Steps
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from random import Random
 
+from rallypoint.server.api.keys import reading
 from rallypoint.server.core.keys import writes
 from rallypoint.server.core.keyspace import keyspace, values
-from rallypoint.server.rpc.keys import reading
 from sim.keys.model import Limits
 from sim.seeds.planting import patched
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.access.tokens import WorkerTokens
+from rallypoint.server.api.keys import convert, reading, views
+from rallypoint.server.api.keys.service import PROGRESS_S, KeyValueService
+from rallypoint.server.api.keys.waits import KeyWait
+from rallypoint.server.contract.calls import InvalidMessage, LimitExceeded
+from rallypoint.server.contract.errors import limit_status, refusal_status
 from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
-from rallypoint.server.rpc.calls import InvalidMessage, LimitExceeded
-from rallypoint.server.rpc.convert import keys as convert
-from rallypoint.server.rpc.errors import limit_status, refusal_status
-from rallypoint.server.rpc.guards.tokens import WorkerTokens
-from rallypoint.server.rpc.keys import reading, views
-from rallypoint.server.rpc.keys.service import PROGRESS_S, KeyValueService
-from rallypoint.server.rpc.keys.waits import KeyWait
+from rallypoint.server.shell.coordinator import InputRefused
 from sim.keys.callers import Call
 from sim.keys.plan import REQUESTS, Method
 from sim.rules.rules import Violation

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rallypoint.server.coordinator import InputRefused
+from rallypoint.server.access.tokens import WorkerTokens
+from rallypoint.server.api.barriers.convert import to_arrive
+from rallypoint.server.api.barriers.reading import read_barriers
+from rallypoint.server.api.barriers.service import BarrierService
+from rallypoint.server.api.barriers.views import broken_status, released_message
+from rallypoint.server.api.barriers.waits import Wait
+from rallypoint.server.api.jobs.requests import to_page
+from rallypoint.server.contract.calls import InvalidMessage
+from rallypoint.server.contract.errors import refusal_status
+from rallypoint.server.contract.pace import Pace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.barriers.reading import read_barriers
-from rallypoint.server.rpc.barriers.service import BarrierService
-from rallypoint.server.rpc.barriers.views import broken_status, released_message
-from rallypoint.server.rpc.barriers.waits import Wait
-from rallypoint.server.rpc.calls import InvalidMessage
-from rallypoint.server.rpc.convert.barriers import to_arrive
-from rallypoint.server.rpc.convert.requests import to_page
-from rallypoint.server.rpc.errors import refusal_status
-from rallypoint.server.rpc.guards.tokens import WorkerTokens
-from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.shell.coordinator import InputRefused
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from sim.meetings.callers import Call
 from sim.meetings.plan import size_of

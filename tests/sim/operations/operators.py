@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.rpc.status_pb2 import Status
 
+from rallypoint.server.contract.calls import InvalidMessage
+from rallypoint.server.contract.errors import refusal_status
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId, NodeName
-from rallypoint.server.rpc.calls import InvalidMessage
-from rallypoint.server.rpc.errors import refusal_status
 from sim.operations.plan import CONVERT, Method, draw_request
 from sim.rules.rules import Violation
 

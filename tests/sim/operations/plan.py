@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rallypoint.server.rpc.convert import requests as convert
-from rallypoint.server.rpc.mappers import SPEC
+from rallypoint.server.api.jobs import requests as convert
+from rallypoint.server.contract.mappers import SPEC
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.wire.durations import to_duration

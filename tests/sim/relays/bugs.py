@@ -7,10 +7,10 @@ from typing import Any
 from rallypoint.relay import uplink
 from rallypoint.relay.agent import Agent
 from rallypoint.relay.uplink import Uplink
+from rallypoint.server.agents.connections import Connection, Connections
+from rallypoint.server.agents.relays.seats import Seat, Seats
+from rallypoint.server.contract.errors import ended_status
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.rpc.connections import Connection, Connections
-from rallypoint.server.rpc.errors import ended_status
-from rallypoint.server.rpc.relays.seats import Seat, Seats
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.planting import Bug, Patch
 

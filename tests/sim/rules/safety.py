@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rallypoint.agent.core.desired import Desired, RunOrder
 from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.memory.replay import Memory
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.step import Transition
 from rallypoint.v1.agent_service_pb2 import Finished
 from sim.durable.milestones import TimelinesHold

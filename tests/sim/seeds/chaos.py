@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from rallypoint.agent.core import inputs
-from rallypoint.server.coordinator import LATE_MS
+from rallypoint.server.shell.coordinator import LATE_MS
 from sim.seeds.faults import Fault, Feature
 from sim.seeds.scenario import DRAIN_MS_MAX, OTHER_RESTARTS
 from sim.world.node import Host

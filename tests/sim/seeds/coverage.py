@@ -24,6 +24,7 @@ from typing import get_args
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.held_round import NEXT_STAGES, Stage
 from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.effects import JobChanged, Send
 from rallypoint.server.core.messages.inputs import (
     Hello,
@@ -40,7 +41,6 @@ from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.rounds.phases import TRANSITIONS
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rallypoint.server.api.keys import convert, reading, waits
 from rallypoint.server.core.keys import writes
 from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.keyspace.keyspace import Keyspace
@@ -14,8 +15,6 @@ from rallypoint.server.core.keyspace.values import Condition, Entry, Place, Writ
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.rounds import claims
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.rpc.convert import keys as convert
-from rallypoint.server.rpc.keys import reading, waits
 from sim.seeds.planting import Bug, Patch
 
 

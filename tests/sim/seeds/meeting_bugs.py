@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rallypoint.server.api.barriers import convert, views
+from rallypoint.server.api.barriers.waits import BarrierWaits
 from rallypoint.server.core import step
 from rallypoint.server.core.barriers import arrivals, ends
 from rallypoint.server.core.messages.effects import BarrierOver
@@ -14,9 +16,6 @@ from rallypoint.server.core.model.barrier import Barrier, Ended, Expected
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.rounds import claims
 from rallypoint.server.core.state.draft import Draft
-from rallypoint.server.rpc.barriers import views
-from rallypoint.server.rpc.barriers.waits import BarrierWaits
-from rallypoint.server.rpc.convert import barriers as convert
 from sim.seeds.planting import Bug, Patch
 
 

@@ -11,6 +11,11 @@ from rallypoint.agent.core.held_round import LocalWorker
 from rallypoint.agent.session import endings, translate
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.settings import Settings
+from rallypoint.server.agents import desired as views
+from rallypoint.server.agents import envelopes, exits, hello
+from rallypoint.server.agents import outbox as outboxes
+from rallypoint.server.agents.outbox import Outbox
+from rallypoint.server.contract.spec import to_spec as real_spec
 from rallypoint.server.core.events.log import Emitted, Event, EventLog
 from rallypoint.server.core.messages.effects import Acknowledge, Effect, Send
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
@@ -19,12 +24,6 @@ from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc import envelopes
-from rallypoint.server.rpc import outbox as outboxes
-from rallypoint.server.rpc.convert import exits, hello
-from rallypoint.server.rpc.convert.spec import to_spec as real_spec
-from rallypoint.server.rpc.outbox import Outbox
-from rallypoint.server.rpc.views import desired as views
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from sim.seeds.planting import Bug, Patch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rallypoint.server.coordinator import LATE_MS
+from rallypoint.server.shell.coordinator import LATE_MS
 from sim.seeds.faults import Fault
 from sim.shards.faults import OwnerFault
 from sim.world.server import PULSE_MS

@@ -26,7 +26,7 @@ from rallypoint.server.etcd.values import (
 from rallypoint.server.etcd.watch import SILENT_S, Seen
 
 if TYPE_CHECKING:
-    from rallypoint.server.shards.claims import Claim
+    from rallypoint.server.etcd.claims import Claim
     from sim.shards.member import Member
 
 PREFIX = "/rallypoint"

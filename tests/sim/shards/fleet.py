@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.shards import shard_of
+from rallypoint.server.etcd.claims import Claim, owner_key
 from rallypoint.server.etcd.values import Change, Condition, Granted, Operation, Outcome, Put
 from rallypoint.server.journal.codec.batches import Batch, decode_batch
 from rallypoint.server.journal.etcd.layout import decode_head, generation_prefix, head_key
-from rallypoint.server.shards.claims import Claim, owner_key
-from rallypoint.server.shards.hashing import shard_of
 from sim.rules.rules import Violation
 from sim.shards.chaos import OwnerChaos
 from sim.shards.client import PREFIX, SimClient

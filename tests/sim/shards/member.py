@@ -10,16 +10,16 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from rallypoint.server.beginning import begin
-from rallypoint.server.core.reads.replay import replay
+from rallypoint.server.contract.errors import no_owner_status, not_owner_status
+from rallypoint.server.core.memory.replay import replay
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.ownership import Ownership
 from rallypoint.server.journal.etcd.fleet import Fleet as Fixed
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.rpc.errors import no_owner_status, not_owner_status
-from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.life import Fact
-from rallypoint.server.shards.ownership import Ownership
+from rallypoint.server.shell.beginning import begin
 from sim.durable.disk import IDENTITY, SECRET
 from sim.durable.recovery import Past
 from sim.shards.client import PREFIX, SimClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.server.shards.claims import Claim
+from rallypoint.server.etcd.claims import Claim
 from sim.rules.rules import Checker
 
 if TYPE_CHECKING:

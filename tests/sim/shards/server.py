@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rallypoint.server.contract.errors import ended_status
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.journal.etcd.journal import EtcdJournal
-from rallypoint.server.rpc.errors import ended_status
-from rallypoint.server.shards.claims import Claim
 from sim.durable.recovery import Past
 from sim.shards.writes import ShardWrites
 from sim.world.contacts import Contacts

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.server import beginning
-from rallypoint.server import clock as journal_clock
+from rallypoint.server.etcd import lease
+from rallypoint.server.fleet import life, ownership, standing
 from rallypoint.server.journal.etcd import log as shard_log
-from rallypoint.server.shards import lease, life, ownership, standing
+from rallypoint.server.shell import beginning
+from rallypoint.server.shell import clock as journal_clock
 from sim.seeds.planting import Patch, patched
 from sim.shards.client import SimClient, find_alarm, watch
 from sim.shards.loop import MS_NS, Ticks

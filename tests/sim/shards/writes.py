@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.server.coordinator import LATE_MS
-from rallypoint.server.core.reads.replay import memory_of, snapshot
+from rallypoint.server.core.memory.replay import memory_of, snapshot
 from rallypoint.server.journal.codec.batches import encode_batch
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.shell.coordinator import LATE_MS
 from sim.durable.writes import Writes
 from sim.shards.faults import LONG, AppendFault
 from sim.world.turns import Steps

@@ -23,18 +23,18 @@ from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.session import translate
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import Link
-from rallypoint.server import beginning
-from rallypoint.server import coordinator as coordinator_module
-from rallypoint.server.clock import wall_ms
-from rallypoint.server.coordinator import Coordinator
-from rallypoint.server.core import restore
+from rallypoint.server.agents import outbox
+from rallypoint.server.agents.outbox import Outbox, Outboxes
+from rallypoint.server.agents.service import AgentService
+from rallypoint.server.core.memory import restore
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.listeners import Listeners
-from rallypoint.server.rpc import outbox
-from rallypoint.server.rpc.agent_service import AgentService
-from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.shell import beginning
+from rallypoint.server.shell import coordinator as coordinator_module
+from rallypoint.server.shell.clock import wall_ms
+from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.server.shell.listeners import Listeners
 from sim.seeds.planting import Bug, Patch
 from sim.shells.loop import BOOT_UNIX_NS, START_NS
 

@@ -33,15 +33,17 @@ from rallypoint.agent.settings import Listener, Settings
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
 from rallypoint.relay import uplinks
-from rallypoint.server import beginning, clock, serve, stepper
+from rallypoint.server import serve
+from rallypoint.server.agents import connections
+from rallypoint.server.agents import service as agent_service
+from rallypoint.server.agents.relays import carrying
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.rpc import agent_service, connections
-from rallypoint.server.rpc.relays import carrying
 from rallypoint.server.serve import Settings as ServerSettings
 from rallypoint.server.serve import serving
+from rallypoint.server.shell import beginning, clock, stepper
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire import connecting
 from sim.durable.journal import DiskJournal

@@ -12,11 +12,11 @@ from functools import lru_cache
 from rallypoint.agent.core import desired
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.session.translate import parse_desired, parse_notices
+from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.hello import to_hello
+from rallypoint.server.agents.reports import to_report
+from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.messages import effects, inputs
-from rallypoint.server.rpc.convert.hello import to_hello
-from rallypoint.server.rpc.convert.reports import to_report
-from rallypoint.server.rpc.views.desired import desired_message
-from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.world.wire import Hangup, carried
 

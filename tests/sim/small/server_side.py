@@ -12,15 +12,15 @@ from typing import Any, assert_never
 from msgspec.structs import replace
 
 from rallypoint.agent.core.state import AgentState
+from rallypoint.server.contract.errors import lost_status, refusal_status
+from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
 from rallypoint.server.core.messages import effects as fx
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import SessionId
-from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.deadlines import DeadlineKey, DeadlineKind
 from rallypoint.server.core.state.state import State
-from rallypoint.server.rpc.errors import lost_status, refusal_status
 from sim.small.choices import is_ended
 from sim.small.ghosts import Arena, Ghosts, server_view
 from sim.small.messages import Down, coordinator_id

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.state import AgentState
+from rallypoint.server.core.memory.replay import Memory
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.spec import JobSpec, Timing
-from rallypoint.server.core.reads.replay import Memory
 from rallypoint.server.core.state.deadlines import Deadlines
 from rallypoint.server.core.state.state import State
 from sim.small.messages import Down, Up

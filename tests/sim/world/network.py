@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.server.agents.outbox import Outbox
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.rpc.outbox import Outbox
 from rallypoint.wire.connecting import CONNECT_S_MAX
 from sim.world.wire import Hangup
 

@@ -14,22 +14,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rallypoint.server.coordinator import PULSE_S
+from rallypoint.server.access.tokens import ResumeTokens, WorkerTokens
+from rallypoint.server.agents.envelopes import Envelopes
+from rallypoint.server.agents.hello import to_hello
+from rallypoint.server.agents.outbox import Outbox, Outboxes
+from rallypoint.server.agents.reports import require_sender, to_heartbeat, to_report
+from rallypoint.server.api.barriers.waits import BarrierWaits
+from rallypoint.server.api.keys.waits import KeyWaits
+from rallypoint.server.contract.calls import InvalidMessage
+from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.state.state import State
-from rallypoint.server.listeners import Listeners
-from rallypoint.server.rpc.barriers.waits import BarrierWaits
-from rallypoint.server.rpc.calls import InvalidMessage
-from rallypoint.server.rpc.convert.hello import to_hello
-from rallypoint.server.rpc.convert.reports import require_sender, to_heartbeat, to_report
-from rallypoint.server.rpc.envelopes import Envelopes
-from rallypoint.server.rpc.guards.tokens import ResumeTokens, WorkerTokens
-from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.outbox import Outbox, Outboxes
+from rallypoint.server.shell.coordinator import PULSE_S
+from rallypoint.server.shell.listeners import Listeners
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.limits import DAY_MS

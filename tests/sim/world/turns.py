@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rallypoint.server.core.invariants import check_job, check_touched
+from rallypoint.server.core.memory.notes import Before, note_changes
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import ClockMeasured, NodeRemoved
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.reads.notes import Before, note_changes
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State, apply
 from rallypoint.server.core.step import Transition
 from support.core import decisions

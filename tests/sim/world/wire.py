@@ -18,12 +18,12 @@ from grpc_status import rpc_status
 from rallypoint.agent.core import desired
 from rallypoint.agent.session.endings import BrokenStream, read_ending
 from rallypoint.agent.settings import CAPABILITIES, Settings
+from rallypoint.server.agents.hello import Terms
+from rallypoint.server.contract.mappers import OUTCOMES, REASONS, SPEC
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.rpc.convert.hello import Terms
-from rallypoint.server.rpc.mappers import OUTCOMES, REASONS, SPEC
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.seeds.scenario import NodePlan
 

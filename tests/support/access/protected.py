@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 from msgspec import Struct
 
+from rallypoint.server.access.protecting import ProtectionSettings
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.protecting import ProtectionSettings
 from rallypoint.server.serve import Running, Settings, serving
 from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import TOKEN_KEY

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rallypoint.server.clock import continue_ms
 from rallypoint.server.core.invariants import check_job, check_touched, check_whole
+from rallypoint.server.core.memory.notes import Before, note_changes
+from rallypoint.server.core.memory.replay import JournalRecord, memory_of, replay, snapshot
+from rallypoint.server.core.memory.restore import restore
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import (
     Effect,
@@ -35,13 +37,11 @@ from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.model.verdict import Consequence, Verdict
 from rallypoint.server.core.reads.explain import Waiting, explain
-from rallypoint.server.core.reads.notes import Before, note_changes
-from rallypoint.server.core.reads.replay import JournalRecord, memory_of, replay, snapshot
-from rallypoint.server.core.restore import restore
 from rallypoint.server.core.rounds.desired import desired_state
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import NO_CHANGES, State, apply
 from rallypoint.server.core.step import Transition
+from rallypoint.server.shell.clock import continue_ms
 from support.core.decisions import Decision, RoundSealed, journalled, step
 from support.core.fake_agents import JOB, FakeAgent, identity
 

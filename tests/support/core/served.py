@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 from msgspec import Struct, field
 
+from rallypoint.server.access.usage import rests
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.journal.interface import Journal
-from rallypoint.server.rpc.guards import rests
 from rallypoint.server.serve import Running, Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc

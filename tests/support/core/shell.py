@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from rallypoint.server.clock import JournalClock, wall_ms
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.agents.outbox import Outbox, Outboxes
+from rallypoint.server.api.barriers.waits import BarrierWaits
+from rallypoint.server.api.events.waits import EventWaits
+from rallypoint.server.api.jobs.watchers import Watchers
+from rallypoint.server.api.keys.waits import KeyWaits
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.messages.records import EpochRaised
@@ -15,16 +19,12 @@ from rallypoint.server.core.model.desired import Desired
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.listeners import Listeners
-from rallypoint.server.rpc.barriers.waits import BarrierWaits
-from rallypoint.server.rpc.events.waits import EventWaits
-from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.outbox import Outbox, Outboxes
-from rallypoint.server.rpc.watchers import Watchers
+from rallypoint.server.shell.clock import JournalClock, wall_ms
+from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.server.shell.listeners import Listeners
 from support.core.fake_agents import identity
 from support.journal.recording import RecordingJournal
 

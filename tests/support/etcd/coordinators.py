@@ -8,7 +8,7 @@ from collections.abc import Callable
 import grpc
 from msgspec import Struct
 
-from rallypoint.server.shards.hashing import SHARDS_DEFAULT, shard_of
+from rallypoint.server.core.model.shards import SHARDS_DEFAULT, shard_of
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from rallypoint.v1 import job_pb2

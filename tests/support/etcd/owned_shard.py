@@ -10,17 +10,17 @@ from contextlib import suppress
 import msgspec
 
 from rallypoint.server.etcd.address import AddressInvalid, parse_address
+from rallypoint.server.etcd.claims import member_key, take
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError
+from rallypoint.server.etcd.lease import Lease, LeaseLost, begin_lease
 from rallypoint.server.etcd.values import Put
+from rallypoint.server.etcd.view import Member
 from rallypoint.server.journal.etcd.fleet import open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.etcd.layout import decode_head, head_key
 from rallypoint.server.journal.etcd.reading import read_batches
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse
-from rallypoint.server.shards.claims import member_key, take
-from rallypoint.server.shards.lease import Lease, LeaseLost, begin_lease
-from rallypoint.server.shards.view import Member
 
 TTL_S = 10
 """Of the lease."""

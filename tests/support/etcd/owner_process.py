@@ -14,13 +14,13 @@ from contextlib import suppress
 
 from rallypoint.base import log
 from rallypoint.server.etcd.address import parse_address
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
+from rallypoint.server.etcd.lease import now_s
+from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.ownership import Ownership
 from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.lease import now_s
-from rallypoint.server.shards.life import Fact
-from rallypoint.server.shards.ownership import Ownership
 
 POLL_S = 0.002
 

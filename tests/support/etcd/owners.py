@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Condition
-from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.life import Fact
-from rallypoint.server.shards.ownership import Ownership
+from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.ownership import Ownership
 
 SHARDS = 16
 LIMIT_S = 30.0

@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import EpochRaised, JobForgotten
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.sqlite import file, pages
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 

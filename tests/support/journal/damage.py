@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import decode_batch
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.sqlite.errors import explaining

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.model.volatile import volatile_fields
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.fields import hints_of, partial_of, plain
 
 KINDS: tuple[type[JournalRecord], ...] = get_args(JournalRecord)

@@ -6,8 +6,8 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from rallypoint.server.core.reads.replay import JournalRecord
-from rallypoint.server.core.reads.weights import weight_of
+from rallypoint.server.core.memory.replay import JournalRecord
+from rallypoint.server.core.memory.weights import weight_of
 from rallypoint.server.journal.interface import SECRET_BYTES, Loaded
 
 

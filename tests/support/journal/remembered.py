@@ -9,6 +9,13 @@ from msgspec.structs import replace
 from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
+from rallypoint.server.core.memory.replay import (
+    BarrierSnapshot,
+    JobSnapshot,
+    JournalRecord,
+    Memory,
+    replay,
+)
 from rallypoint.server.core.messages.records import (
     EpochRaised,
     EventsLogged,
@@ -26,13 +33,6 @@ from rallypoint.server.core.model.barrier import (
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.node import Node
-from rallypoint.server.core.reads.replay import (
-    BarrierSnapshot,
-    JobSnapshot,
-    JournalRecord,
-    Memory,
-    replay,
-)
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.interface import SECRET_BYTES

@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.fields import hints_of, partial_of, plain
 from support.journal.full import names_of
 

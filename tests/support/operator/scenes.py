@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rallypoint.server.api.jobs.whole import job_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import ClockMeasured
 from rallypoint.server.core.model.barrier import (
@@ -19,7 +20,6 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, worker_exit

@@ -12,12 +12,12 @@ import grpc
 import grpc.aio
 from msgspec import Struct
 
+from rallypoint.server.access.protecting import UNPROTECTED, Protected
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.host import Listening, hosting
-from rallypoint.server.hosting.protecting import UNPROTECTED, Protected
-from rallypoint.server.hosting.shard import ShardSettings
-from rallypoint.server.shards.claims import Claim
-from rallypoint.server.shards.hashing import shard_of
+from rallypoint.server.etcd.claims import Claim
+from rallypoint.server.fleet.host import Listening, hosting
+from rallypoint.server.serving.shard import ShardSettings
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.wire.channel import client_options
 from support.core.served import Agent

@@ -17,8 +17,8 @@ FOLDERS = ("tests/e2e/", "tests/docs/test_commands.py")
 """A test below these that has a folder for its files starts processes."""
 LONG_TABLES = (
     "tests/unit/elastic/test_functions.py",
-    "tests/unit/server/shards/test_ownership_faults.py",
-    "tests/unit/server/shell/test_boundaries.py",
+    "tests/unit/server/fleet/test_ownership_faults.py",
+    "tests/unit/server/contract/test_boundaries.py",
     "tests/unit/wire/test_loading.py",
 )
 """Unit tests that together take as long as thousands of others."""

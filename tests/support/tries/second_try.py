@@ -36,9 +36,8 @@ MAY_RUN_AGAIN = (
     "tests/e2e/",
     "tests/docs/",
     "tests/unit/server/etcd/",
+    "tests/unit/server/fleet/",
     "tests/unit/server/journal/",
-    "tests/unit/server/routing/",
-    "tests/unit/server/shards/",
 )
 """Where tests run the real commands, or a real etcd."""
 PARTS = ("setup", "call", "teardown")

@@ -17,8 +17,8 @@ from unittest.mock import Mock
 import pytest
 
 from rallypoint.cli.commands.journal.command import main
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import EpochRaised
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 
 PROG = "rallypoint journal"

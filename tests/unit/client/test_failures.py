@@ -15,8 +15,8 @@ from google.rpc.status_pb2 import Status
 from rallypoint.client import errors
 from rallypoint.client.failures import read_failure, to_error
 from rallypoint.client.values import BreakReason, Participants
+from rallypoint.server.contract.errors import refusal_status
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.rpc.errors import refusal_status
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.errors import DETAILS_KEY, pack_status

@@ -26,12 +26,12 @@ from rallypoint.agent.session.link import (
     BACKOFF_S_MIN,
     FAREWELL_S_MAX,
 )
+from rallypoint.server.contract.errors import REASONS as REASON_OF
+from rallypoint.server.contract.limits import HELLO_S_MAX
+from rallypoint.server.contract.refusals import TABLE
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.rounds import EXIT_DUE_MS
-from rallypoint.server.rpc.errors import REASONS as REASON_OF
-from rallypoint.server.rpc.guards.limits import HELLO_S_MAX
-from rallypoint.server.rpc.refusals import TABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2

@@ -23,6 +23,10 @@ from rallypoint.agent.session.translate import parse_desired, parse_notices, rep
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
+from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.hello import to_hello
+from rallypoint.server.agents.reports import to_report
+from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Notify, Send
 from rallypoint.server.core.model import desired as wished
@@ -35,10 +39,6 @@ from rallypoint.server.core.model.round import Milestone as MilestoneThere
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
-from rallypoint.server.rpc.convert.hello import to_hello
-from rallypoint.server.rpc.convert.reports import to_report
-from rallypoint.server.rpc.views.desired import desired_message
-from rallypoint.server.rpc.views.notices import notices_message
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration

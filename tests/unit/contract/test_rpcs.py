@@ -19,10 +19,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
-from rallypoint.server.rpc.errors import REASONS
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.refusals import TABLE
-from rallypoint.server.rpc.stalls import Stalls
+from rallypoint.server.access.usage.stalls import Stalls
+from rallypoint.server.contract import limits
+from rallypoint.server.contract.errors import REASONS
+from rallypoint.server.contract.refusals import TABLE
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY

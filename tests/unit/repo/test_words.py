@@ -53,7 +53,7 @@ SELECTED = frozenset({"audit", "unprotected", "unencrypted", "preloaded"})
 
 FORWARDED = {
     # Named in the core, and checked there: see `DRAFT_METHODS`.
-    ("server/rallypoint/server/announcements.py", "effect.reason"),
+    ("server/rallypoint/server/shell/announcements.py", "effect.reason"),
     # Named where a launch is resolved, before logs are configured: see `Note`.
     ("agent/rallypoint/agent/launch/notes.py", "note.event"),
 }

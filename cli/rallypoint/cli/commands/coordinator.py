@@ -21,11 +21,11 @@ from rallypoint.cli.flags.parser import Parser, fail, show_error
 from rallypoint.cli.flags.values import journal_place, own_address, port_number
 
 if TYPE_CHECKING:
-    from rallypoint.server.hosting.idle import UntilIdle
-    from rallypoint.server.hosting.protecting import ProtectionSettings
+    from rallypoint.server.access.protecting import ProtectionSettings
     from rallypoint.server.journal.interface import Journal
     from rallypoint.server.journal.sqlite.journal import SqliteJournal
     from rallypoint.server.serve import Running, Sharing
+    from rallypoint.server.serving.idle import UntilIdle
 
 HOSTED_LOG = "coordinator.log"
 """The log that an agent gives the coordinator of its job, beside the journal."""
@@ -179,8 +179,8 @@ def prepare(
     Raises:
         JournalFailed: when the journal cannot be opened.
     """
+    from rallypoint.server.access.protecting import ProtectionSettings
     from rallypoint.server.core.model.spec import Timing
-    from rallypoint.server.hosting.protecting import ProtectionSettings
     from rallypoint.server.journal.open import describe_journal, open_journal
     from rallypoint.server.serve import Settings, serving, sharing
 
@@ -204,8 +204,8 @@ def prepare(
 
 def _until_idle(args: Values, journal: Journal) -> UntilIdle:
     """Return how a coordinator ends by itself, and what becomes of its journal."""
-    from rallypoint.server.hosting.idle import UntilIdle, touch_file
     from rallypoint.server.journal.sqlite.journal import SqliteJournal
+    from rallypoint.server.serving.idle import UntilIdle, touch_file
 
     if not isinstance(journal, SqliteJournal):
         return UntilIdle(args.until_idle, args.linger)
@@ -238,9 +238,9 @@ def _note_lingering(journal: SqliteJournal, lingers: bool) -> None:
 
 def _share(args: Values) -> Sharing:
     """Return how the coordinator shares its store, or end with a line about what is wrong."""
+    from rallypoint.server.core.model.shards import SHARDS_MAX
     from rallypoint.server.etcd.address import AddressInvalid, parse_address
     from rallypoint.server.serve import Sharing
-    from rallypoint.server.shards.hashing import SHARDS_MAX
 
     try:
         store = parse_address(args.state)

@@ -15,7 +15,7 @@ from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
 
 if TYPE_CHECKING:
-    from rallypoint.server.hosting.protecting import ProtectionSettings
+    from rallypoint.server.access.protecting import ProtectionSettings
 
 
 PROTECTION = Group(
@@ -55,7 +55,7 @@ PROTECTION = Group(
 
 def read_protection(args: Values, environment: Mapping[str, str]) -> ProtectionSettings:
     """Return what protects the coordinator, or end with a line about what is wrong."""
-    from rallypoint.server.hosting.protecting import ProtectionSettings
+    from rallypoint.server.access.protecting import ProtectionSettings
 
     require_pairs(args, (*LISTENING_PAIRS, ("tls_ca", "tls_cert")))
     if args.tls_ca and not args.state.startswith("etcd:"):

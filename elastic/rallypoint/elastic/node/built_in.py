@@ -46,8 +46,8 @@ async def reaching_coordinator(
     if address is not None:
         yield address, access, None
         return
+    from rallypoint.server.access.protecting import ProtectionSettings
     from rallypoint.server.core.model.spec import Timing
-    from rallypoint.server.hosting.protecting import ProtectionSettings
     from rallypoint.server.serve import CannotListen, Settings, serving
 
     token, host = draw_token(), find_loopback()

@@ -1,7 +1,7 @@
 """The coordinator's decisions, pure: (state, input, now) -> (changes, records, effects, reason).
 
 Same arguments, same result. Nothing in this package reads a clock, draws a random number, logs or
-does IO. A step returns effects; the shell (`coordinator.py`) carries them out after the records of
+does IO. A step returns effects; the shell carries them out after the records of
 the same step are in the journal.
 
 `step` is the one way in. The rooms, from the bottom up:

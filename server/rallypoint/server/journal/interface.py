@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 
 SECRET_BYTES = 32
 

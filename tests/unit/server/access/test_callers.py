@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from rallypoint.server.access import gate
+from rallypoint.server.access.protecting import ProtectionSettings
+from rallypoint.server.api.jobs.service import JobService
+from rallypoint.server.contract import limits
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting.protecting import ProtectionSettings
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.access import gate
-from rallypoint.server.rpc.job_service import JobService
 from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc

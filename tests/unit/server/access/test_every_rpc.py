@@ -19,12 +19,11 @@ from google.protobuf.message import Message
 from structlog.testing import capture_logs
 
 from rallypoint.base.log import merge_context
+from rallypoint.server.access import handshakes, protecting
+from rallypoint.server.access.audit import NO_CALL
+from rallypoint.server.access.policy import POLICY
+from rallypoint.server.contract import limits
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting import protecting
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.access import handshakes
-from rallypoint.server.rpc.guards.access.audit import NO_CALL
-from rallypoint.server.rpc.guards.access.policy import POLICY
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY

@@ -10,13 +10,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.server.hosting.protecting import Protected
-from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
-from rallypoint.server.rpc.guards.access.gate import Gate
-from rallypoint.server.rpc.guards.access.identities import KEY, Identities
-from rallypoint.server.rpc.guards.access.protection import Protection
-from rallypoint.server.rpc.guards.access.rules import Rules, parse_rules
-from rallypoint.server.rpc.routing.marks import PEER_KEY, SHARD_KEY
+from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.server.access.gate import Gate
+from rallypoint.server.access.identities import KEY, Identities
+from rallypoint.server.access.marks import PEER_KEY, SHARD_KEY
+from rallypoint.server.access.protecting import Protected
+from rallypoint.server.access.protection import Protection
+from rallypoint.server.access.rules import Rules, parse_rules
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
 from rallypoint.wire.errors import unpack_details

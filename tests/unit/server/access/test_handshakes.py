@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.rpc.guards.access.handshakes import LINE_S, QUIET_S, Handshakes
+from rallypoint.server.access.handshakes import LINE_S, QUIET_S, Handshakes
 
 X, Y = "ipv4:10.0.0.1:4711", "ipv4:10.0.0.2:4712"
 

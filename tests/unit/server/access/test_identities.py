@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
-from rallypoint.server.rpc.guards.access.identities import VALID_MS, Identities
+from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.server.access.identities import VALID_MS, Identities
 
 GET, DELETE = "/rallypoint.v1.JobService/GetJob", "/rallypoint.v1.JobService/DeleteJob"
 ANN = Caller("ann", (Role.OPERATOR, Role.VIEWER), Proof.TOKEN, ("a*", "b*"), 5)

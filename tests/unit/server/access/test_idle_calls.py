@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.server.rpc.guards import limits
+from rallypoint.server.contract import limits
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from rallypoint.v1 import job_pb2

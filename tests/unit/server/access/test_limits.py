@@ -13,11 +13,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from rallypoint.base.open_files import raise_file_limit
+from rallypoint.server.access.usage.quotas import HostRate
+from rallypoint.server.contract import limits
+from rallypoint.server.contract.calls import LimitExceeded
+from rallypoint.server.contract.limits import ATTEMPTS_PER_MINUTE_MAX, HOSTS_MAX
 from rallypoint.server.core.messages.refusals import Limit
-from rallypoint.server.rpc.calls import LimitExceeded
-from rallypoint.server.rpc.guards import limits
-from rallypoint.server.rpc.guards.limits import ATTEMPTS_PER_MINUTE_MAX, HOSTS_MAX
-from rallypoint.server.rpc.guards.quotas import HostRate
 from support.access.protected import protected_site
 from support.core.served import LIMIT_S
 

@@ -12,18 +12,18 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.hosting import protecting
-from rallypoint.server.rpc.guards import peers
-from rallypoint.server.rpc.guards.access.audit import Audit, Call
-from rallypoint.server.rpc.guards.access.caller import Caller, Proof, Role
-from rallypoint.server.rpc.guards.limits import (
+from rallypoint.server.access import protecting
+from rallypoint.server.access.audit import Audit, Call
+from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.server.access.usage import peers
+from rallypoint.server.access.usage.lines import MINUTE_S, Kind, Lines
+from rallypoint.server.contract.limits import (
     HOSTS_MAX,
     LINES_PER_MINUTE_MAX,
     LINES_PER_RELAY_MAX,
     RUNS_PER_MINUTE_MAX,
     RUNS_PER_RELAY_MAX,
 )
-from rallypoint.server.rpc.guards.lines import MINUTE_S, Kind, Lines
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.base.background import TaskEnded
-from rallypoint.server.hosting import protecting
+from rallypoint.server.access import protecting
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from rallypoint.wire import listening

@@ -11,14 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from rallypoint.server.access import gate, protecting
+from rallypoint.server.access.gate import Gate
+from rallypoint.server.access.protecting import Protected
+from rallypoint.server.access.protection import Protection
+from rallypoint.server.access.refusals import AccessRefused, token_missing
+from rallypoint.server.access.rules import Rules, parse_rules
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.hosting import protecting
-from rallypoint.server.hosting.protecting import Protected
-from rallypoint.server.rpc.guards.access import gate
-from rallypoint.server.rpc.guards.access.gate import Gate
-from rallypoint.server.rpc.guards.access.protection import Protection
-from rallypoint.server.rpc.guards.access.refusals import AccessRefused, token_missing
-from rallypoint.server.rpc.guards.access.rules import Rules, parse_rules
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.rpc.guards.access.auth_file import (
+from rallypoint.server.access.auth_file import (
     AuthFile,
     AuthFileInvalid,
     require_safe,
 )
-from rallypoint.server.rpc.guards.access.caller import EVERY_ROLE, Caller, Proof, Role
-from rallypoint.server.rpc.guards.access.rules import (
+from rallypoint.server.access.caller import EVERY_ROLE, Caller, Proof, Role
+from rallypoint.server.access.rules import (
     ENTRIES_MAX,
     EVERY_CERTIFICATE,
     Rules,

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.base.limits import LEASE_MS_MIN
-from rallypoint.server.coordinator import LATE_MS, PULSE_S
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.job import WaitKind
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.rounds.fences import SLACK_MS
+from rallypoint.server.shell.coordinator import LATE_MS, PULSE_S
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent
 

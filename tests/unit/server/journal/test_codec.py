@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rallypoint.journal.v1 import batch_pb2
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec import batches
 from rallypoint.server.journal.codec.batches import (
     FORMAT,

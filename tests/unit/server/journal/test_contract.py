@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.interface import Journal, JournalFailed, JournalInUse
 from support.journal.stores import Store, joined, large, small
 

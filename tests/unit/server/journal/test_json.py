@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     JobChanges,
@@ -19,7 +20,6 @@ from rallypoint.server.core.messages.records import (
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundReason
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.codec.json_form import REDACTED, from_json, to_json
 from rallypoint.server.journal.interface import JournalUnreadable
 from support.journal.contract import current_files, list_fields

@@ -20,13 +20,13 @@ from rallypoint.journal.v1 import (
     snapshot_pb2,
     verdict_pb2,
 )
+from rallypoint.server.core.memory.durable import default_of, durable_job, durable_node
+from rallypoint.server.core.memory.replay import JobSnapshot
 from rallypoint.server.core.messages.records import NodeJoined
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.model.volatile import Volatile
-from rallypoint.server.core.reads.durable import default_of, durable_job, durable_node
-from rallypoint.server.core.reads.replay import JobSnapshot
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.codec.fields import BadShape
 from rallypoint.server.journal.codec.shapes import Shapes

@@ -11,10 +11,9 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server import coordinator, stepper
-from rallypoint.server.coordinator import InputRefused
 from rallypoint.server.core import step as core
 from rallypoint.server.core.containment import evict
+from rallypoint.server.core.memory.replay import memory_of, replay
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EventsLogged, JobForgotten
@@ -29,10 +28,11 @@ from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.verdict import VerdictCause
-from rallypoint.server.core.reads.replay import memory_of, replay
 from rallypoint.server.core.state import state as states
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.journal import compaction
+from rallypoint.server.shell import coordinator, stepper
+from rallypoint.server.shell.coordinator import InputRefused
 from support.core.shell import SPEC, Peer, Shell, running_shell
 
 BAD, GOOD = JobId("bad"), JobId("good")
@@ -347,7 +347,7 @@ async def test_outbox_that_fails_ends_its_session(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """The other sessions of the turn get their messages."""
-    from rallypoint.server.rpc import outbox
+    from rallypoint.server.agents import outbox
 
     async with running_shell() as shell:
         plant(monkeypatch, outbox, "_put", outbox_put)

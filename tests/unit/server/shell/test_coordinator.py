@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from rallypoint.server.clock import JournalClock, wall_ms
-from rallypoint.server.coordinator import Coordinator, CoordinatorEnded, InputRefused
+from rallypoint.server.api.nodes import NodeService
+from rallypoint.server.contract.pace import Pace
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EventsLogged, JobNoted
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.listeners import Listeners
-from rallypoint.server.rpc.node_service import NodeService
-from rallypoint.server.rpc.reading.pace import Pace
+from rallypoint.server.shell.clock import JournalClock, wall_ms
+from rallypoint.server.shell.coordinator import Coordinator, CoordinatorEnded, InputRefused
+from rallypoint.server.shell.listeners import Listeners
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB

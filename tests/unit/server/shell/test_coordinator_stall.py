@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.clock import JournalClock
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.listeners import Listener, Listeners
-from rallypoint.server.stepper import Stepper, Turn
+from rallypoint.server.shell.clock import JournalClock
+from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.server.shell.listeners import Listener, Listeners
+from rallypoint.server.shell.stepper import Stepper, Turn
 from support.core.fake_agents import identity, worker_exit
 
 AWAY_MS = 9_000

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server.announcements import Announcements
-from rallypoint.server.coordinator import CoordinatorEnded
+from rallypoint.server.api.barriers.waits import BarrierWaits
+from rallypoint.server.api.events.waits import EventWaits
+from rallypoint.server.api.jobs.watchers import Watchers
+from rallypoint.server.api.keys.waits import KeyWaits
 from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.barrier import (
@@ -22,10 +24,8 @@ from rallypoint.server.core.model.barrier import (
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.rpc.barriers.waits import BarrierWaits
-from rallypoint.server.rpc.events.waits import EventWaits
-from rallypoint.server.rpc.keys.waits import KeyWaits
-from rallypoint.server.rpc.watchers import Watchers
+from rallypoint.server.shell.announcements import Announcements
+from rallypoint.server.shell.coordinator import CoordinatorEnded
 from support.core.shell import Peer, Shell, running_shell
 
 BAD, GOOD = JobId("bad"), JobId("good")
@@ -172,7 +172,7 @@ async def test_bug_in_a_log_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     async with running_shell() as shell:
         good = await shell.join(GOOD, 1)
         monkeypatch.setattr(Announcements, "write", strike)
-        monkeypatch.setattr("rallypoint.server.coordinator._log_refusal", strike)
+        monkeypatch.setattr("rallypoint.server.shell.coordinator._log_refusal", strike)
         shell.coordinator._announcements = Announcements(shell.state, lambda input: True)
         await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("n1"), "test"))
         await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("nobody"), "test"))

@@ -7,11 +7,11 @@ import asyncio
 import grpc
 import pytest
 
-from rallypoint.server import inbox
-from rallypoint.server.coordinator import CoordinatorEnded
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.journal.interface import JournalFailed
+from rallypoint.server.shell import inbox
+from rallypoint.server.shell.coordinator import CoordinatorEnded
 from support.core.shell import Peer, Shell
 
 JOB, OTHER = JobId("job"), JobId("other")

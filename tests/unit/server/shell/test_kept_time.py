@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.server import coordinator as shell
-from rallypoint.server.clock import JournalClock
-from rallypoint.server.coordinator import Coordinator
+from rallypoint.server.core.memory.replay import JournalRecord, replay
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JournalRecord, replay
 from rallypoint.server.core.state.state import State
-from rallypoint.server.listeners import Listeners
+from rallypoint.server.shell import coordinator as shell
+from rallypoint.server.shell.clock import JournalClock
+from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.server.shell.listeners import Listeners
 from support.journal.recording import RecordingJournal
 
 READS = 40

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rallypoint.server.clock import JournalClock
-from rallypoint.server.coordinator import Coordinator
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
-from rallypoint.server.listeners import Listeners
+from rallypoint.server.shell.clock import JournalClock
+from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.server.shell.listeners import Listeners
 from support.core.fake_agents import identity
 
 WHO = identity("a", JobSpec())

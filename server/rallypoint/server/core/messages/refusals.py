@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class RefusalKind(Enum):
-    """Why a Hello, a report or a request was refused; `rpc/refusals.py` has the status of each."""
+    """Why a Hello, a report or a request was refused; `contract/refusals.py` has the statuses."""
 
     SPEC_MISMATCH = "spec mismatch"
     NODE_NAME_IN_USE = "node name in use"

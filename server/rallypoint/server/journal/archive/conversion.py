@@ -15,13 +15,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from rallypoint.server.core.events.log import Event, EventLog, JobEvents
+from rallypoint.server.core.memory.replay import Memory, replay, snapshot
 from rallypoint.server.core.model.barrier import BarrierKey
 from rallypoint.server.core.model.ids import JobId
-from rallypoint.server.core.reads.replay import Memory, replay, snapshot
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batches
 from rallypoint.server.journal.interface import JournalUnreadable
-from rallypoint.server.shards.hashing import shard_of
 
 _Value = TypeVar("_Value")
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.etcd.address import AddressInvalid, parse_address
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError
@@ -14,7 +15,6 @@ from rallypoint.server.journal.etcd.filling import fill_store
 from rallypoint.server.journal.etcd.fleet import Fleet
 from rallypoint.server.journal.etcd.reading import read_store
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.shards.hashing import shard_of
 
 
 def read(address: str, job_id: str = "") -> Contents:

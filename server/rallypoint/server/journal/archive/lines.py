@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from rallypoint.server.core.model.shards import SHARDS_MAX
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import check_format, decode_batch, encode_batch
 from rallypoint.server.journal.codec.json_form import from_json, to_json
 from rallypoint.server.journal.interface import SECRET_BYTES, JournalUnreadable
-from rallypoint.server.shards.hashing import SHARDS_MAX
 
 VERSION = 1
 """Of the lines; each batch says its own format."""

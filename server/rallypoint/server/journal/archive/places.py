@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from rallypoint.server.core.model.shards import SHARDS_DEFAULT, SHARDS_MAX
 from rallypoint.server.journal.archive import sqlite
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.journal.open import require_etcd_client
-from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 SQLITE = "sqlite:"
 ETCD = "etcd://"

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import Batch, decode_batch
 from rallypoint.server.journal.codec.json_form import to_json
-from rallypoint.server.shards.hashing import shard_of
 
 _JOB = "job_id"
 _SESSION = "session"

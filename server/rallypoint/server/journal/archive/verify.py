@@ -9,16 +9,16 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from rallypoint.server.core.memory.replay import replay
+from rallypoint.server.core.memory.restore import restore
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.core.reads.replay import replay
-from rallypoint.server.core.restore import restore
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import FORMAT, Batch, decode_batch
 from rallypoint.server.journal.interface import JournalUnreadable
-from rallypoint.server.shards.hashing import shard_of
 
 
 class Summary(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec import Struct
 
 from rallypoint.journal.v1 import batch_pb2
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.kinds import KINDS, KINDS_BY_NAME
 from rallypoint.server.journal.codec.shapes import BadMessage
 from rallypoint.server.journal.interface import JournalUnreadable

@@ -15,7 +15,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 
 from rallypoint.journal.v1 import batch_pb2
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import decode_record, to_message
 from rallypoint.server.journal.codec.shapes import BadMessage
 from rallypoint.server.journal.interface import JournalUnreadable

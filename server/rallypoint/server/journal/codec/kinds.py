@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from rallypoint.journal.v1 import batch_pb2
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.fields import BadShape
 from rallypoint.server.journal.codec.shapes import Shape, Shapes
 

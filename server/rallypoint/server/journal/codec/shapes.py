@@ -29,8 +29,8 @@ from google.protobuf.message import Message
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
+from rallypoint.server.core.memory.durable import default_of
 from rallypoint.server.core.model.volatile import volatile_fields
-from rallypoint.server.core.reads.durable import default_of
 from rallypoint.server.journal.codec.fields import (
     BadShape,
     hints_of,

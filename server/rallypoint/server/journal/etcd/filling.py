@@ -24,6 +24,7 @@ from rallypoint.server.etcd.values import (
     Target,
     prefix_end,
 )
+from rallypoint.server.etcd.view import Member
 from rallypoint.server.journal.codec.batches import decode_batch
 from rallypoint.server.journal.etcd.fleet import Fleet, fleet_keys
 from rallypoint.server.journal.etcd.layout import (
@@ -35,7 +36,6 @@ from rallypoint.server.journal.etcd.layout import (
 )
 from rallypoint.server.journal.etcd.log import WRITE_LIMIT_S, checked_parts, grouped
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse
-from rallypoint.server.shards.view import Member
 
 _NAMED_MAX = 3
 """Coordinators that a message names."""

@@ -7,12 +7,12 @@ import secrets
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger
+from rallypoint.server.core.model.shards import SHARDS_DEFAULT, SHARDS_MAX
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError, EtcdOutOfSpace
 from rallypoint.server.etcd.values import Condition, Get, KeyValue, Put, Target
 from rallypoint.server.journal.etcd.layout import FORMAT, IMPORTING, newer
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, StoreMismatch
-from rallypoint.server.shards.hashing import SHARDS_DEFAULT, SHARDS_MAX
 
 log = get_logger()
 

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.journal.codec.batches import (
     Batch,
@@ -21,7 +22,6 @@ from rallypoint.server.journal.codec.batches import (
 from rallypoint.server.journal.etcd.fleet import Fleet
 from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.interface import JournalFailed, Loaded
-from rallypoint.server.shards.claims import Claim
 
 INLINE_MAX = 100
 """Records that are encoded at once, in about a millisecond; more are encoded in a thread."""

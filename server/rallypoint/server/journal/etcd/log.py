@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
+from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
 from rallypoint.server.etcd.values import (
@@ -40,7 +41,6 @@ from rallypoint.server.journal.etcd.layout import (
 )
 from rallypoint.server.journal.etcd.reading import read_batches
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse
-from rallypoint.server.shards.claims import Claim
 
 WRITE_LIMIT_S = 5.0
 """Longest wait for one transaction, over all attempts: an election fits in it."""

@@ -21,7 +21,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.base.private_files import find_replacer
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import (
     Batch,
     decode_batch,

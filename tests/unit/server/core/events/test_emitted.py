@@ -9,16 +9,16 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import rallypoint.server.core as core
+from rallypoint.server.api.events.views import ARMS, LINES, event_message
+from rallypoint.server.api.events.views import KINDS as NUMBERS
 from rallypoint.server.core.events.kinds import KINDS, EventKind
 from rallypoint.server.core.events.log import Event
+from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
+from rallypoint.server.core.memory.weights import weight_of
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
-from rallypoint.server.core.reads.weights import weight_of
-from rallypoint.server.rpc.events.views import ARMS, LINES, event_message
-from rallypoint.server.rpc.events.views import KINDS as NUMBERS
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.memory.replay import replay, snapshot
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, JobChanged, Notify, Send, Welcome
 from rallypoint.server.core.messages.records import EventsLogged, JobNoted
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStandby, DesiredStop
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import replay, snapshot
 from support.core.coordinator import Bench
 from support.core.decisions import RoundStopped
 from support.core.fake_agents import finished

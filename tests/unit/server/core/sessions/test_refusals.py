@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.base.addresses import is_loopback
+from rallypoint.server.contract.errors import refusal_status
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Acknowledge, Refuse, Welcome
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
@@ -18,7 +19,6 @@ from rallypoint.server.core.model.spec import JobSpec, Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.core.sessions.admission import HEARD_MS, compare_specs
 from rallypoint.server.core.step import Transition
-from rallypoint.server.rpc.errors import refusal_status
 from support.core.coordinator import EPOCH, Bench
 from support.core.decisions import RoundStopped
 from support.core.fake_agents import JOB, FakeAgent

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import NodeHealth
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundReason
-from rallypoint.server.core.reads.replay import memory_of, replay, snapshot
 from rallypoint.server.core.verdicts import health as health_module
 from rallypoint.server.core.verdicts.health import (
     ABSENT_CORDONS_MAX,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from rallypoint.server.api.jobs.whole import job_message
 from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import Consequence
-from rallypoint.server.rpc.views.whole import job_message
 from rallypoint.wire.durations import to_ms
 from support.core.coordinator import Bench
 from support.core.fake_agents import stop_reason, worker_exit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rallypoint.server.core.reads.replay import Memory
+from rallypoint.server.core.memory.replay import Memory
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards
 from rallypoint.server.journal.codec.batches import decode_batch
-from rallypoint.server.shards.hashing import shard_of
 from support.journal.remembered import (
     EPOCH,
     NOW_MS,

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from rallypoint.server.core.memory.replay import JobSnapshot, JournalRecord
 from rallypoint.server.core.messages.records import EpochRaised
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.core.model.spec import JobSpec
-from rallypoint.server.core.reads.replay import JobSnapshot, JournalRecord
+from rallypoint.server.etcd.claims import member_key
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Put, prefix_end
+from rallypoint.server.etcd.view import Member
 from rallypoint.server.journal.archive import places
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards
@@ -27,9 +30,6 @@ from rallypoint.server.journal.etcd.fleet import Fleet, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.etcd.layout import PART_BYTES, head_key
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
-from rallypoint.server.shards.claims import member_key
-from rallypoint.server.shards.hashing import shard_of
-from rallypoint.server.shards.view import Member
 from support.etcd.clients import Connect, Died, fail_from, lose_answers
 from support.etcd.cluster import Cluster
 from support.etcd.owned_shard import open_shard

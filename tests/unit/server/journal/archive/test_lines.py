@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import EpochRaised
-from rallypoint.server.core.reads.replay import JournalRecord
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.lines import VERSION, read_lines, write_lines
 from rallypoint.server.journal.codec.batches import FORMAT, encode_batch

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.contract.node import show_session
 from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
     EpochRaised,
@@ -30,13 +32,11 @@ from rallypoint.server.core.model.barrier import (
     ParticipantKind,
 )
 from rallypoint.server.core.model.ids import JobId, SessionId
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.show import describe_records
 from rallypoint.server.journal.codec.batches import encode_batch
 from rallypoint.server.journal.codec.json_form import REDACTED
-from rallypoint.server.rpc.views.node import show_session
-from rallypoint.server.shards.hashing import shard_of
 from support.journal.full import full_records
 
 A, B = JobId("a"), JobId("b")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from rallypoint.server.etcd.claims import Claim, take
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Put
 from rallypoint.server.journal.etcd import reading
 from rallypoint.server.journal.etcd.layout import batch_prefix
 from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.etcd.reading import PAGE_KEYS, PAGE_KEYS_MAX
-from rallypoint.server.shards.claims import Claim, take
 from support.etcd.clients import Connect
 from support.etcd.cluster import Cluster
 from support.etcd.owned_shard import read_shard

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from rallypoint.server.etcd.claims import Claim, give_up, take
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdOutOfSpace
 from rallypoint.server.etcd.values import Delete, Operation, Put
@@ -20,7 +21,6 @@ from rallypoint.server.journal.etcd.layout import (
 )
 from rallypoint.server.journal.etcd.log import ShardLog, ShardLost
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable
-from rallypoint.server.shards.claims import Claim, give_up, take
 from support.etcd.clients import Connect, Died, fail_from, lose_answers, lost
 from support.etcd.cluster import Cluster, running
 from support.etcd.owned_shard import read_shard

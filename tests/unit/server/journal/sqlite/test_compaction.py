@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.codec.batches import encode_batches
 from rallypoint.server.journal.compaction import COMPACT_ABOVE
 from rallypoint.server.journal.sqlite import pages

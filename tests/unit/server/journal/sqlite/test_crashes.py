@@ -20,7 +20,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rallypoint.server.core.reads.replay import JournalRecord
+from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.journal.sqlite import file, pages
 from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal import crashing

@@ -1,0 +1,1 @@
+"""What each host and job uses, and how much it may."""

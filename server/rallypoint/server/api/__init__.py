@@ -1,0 +1,1 @@
+"""What everyone but an agent meets: each subject with its service, its messages and its waits."""

@@ -1,0 +1,148 @@
+"""Events as readers see them: a typed message, and one line for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from rallypoint.base.printable import to_printable_line
+from rallypoint.server.contract.mappers import DEPARTURES
+from rallypoint.server.contract.round import marks_message
+from rallypoint.server.contract.times import to_timestamp
+from rallypoint.server.core.events.kinds import EventKind
+from rallypoint.server.core.events.log import TEXT_MAX, Event
+from rallypoint.server.core.model.round import RoundReason
+from rallypoint.server.core.state.clocks import Clocks
+from rallypoint.v1 import event_service_pb2 as events_pb2
+from rallypoint.v1 import job_pb2
+from rallypoint.wire.durations import to_duration
+from rallypoint.wire.mapping import numbers_of, prefix_of
+
+Facts = dict[str, Any]
+"""The facts of an event, by name."""
+ARMS = {kind: kind.name.lower() for kind in EventKind}
+"""The field of Event that each kind sets."""
+KINDS = numbers_of(EventKind, events_pb2.EventKind.DESCRIPTOR)
+"""The kinds in the contract."""
+_FACTS = {
+    "break_count": "breaks",
+    "connection_count": "sessions",
+    "drain_timeout": "time_ms",
+    "group_world_size": "nodes",
+    "node_count": "nodes",
+    "node_name": "node",
+    "old_name": "before",
+    "other_node_name": "other_node",
+    "quarantine_time": "for_ms",
+    "reason": "why",
+    "restart_count": "restarts",
+    "started_after": "took_ms",
+}
+"""The fact that each field of a detail shows, if its name differs."""
+_ROUND_REASONS = {
+    EventKind.ROUND_SEALED: "began",
+    EventKind.ROUND_STOPPED: "reason",
+    EventKind.ROUND_SETTLED: "ended",
+}
+"""The same for the field `reason`, where it is that of a round."""
+
+
+def event_message(event: Event, clocks: Clocks, now_ms: int) -> events_pb2.Event:
+    """Return an event.
+
+    Args:
+        event: the event.
+        clocks: of its journal.
+        now_ms: journal time.
+    """
+    facts = dict(event.facts)
+    detail: dict[str, Any] = {ARMS[event.kind]: _show(event.kind, facts)}
+    return events_pb2.Event(
+        sequence=event.sequence,
+        time=to_timestamp(event.at_ms, clocks, now_ms),
+        epoch=event.epoch,
+        job_id=event.job_id,
+        run=event.run,
+        round=event.round,
+        text=_describe(event, facts),
+        **detail,
+    )
+
+
+def _show(kind: EventKind, facts: Facts) -> dict[str, Any]:
+    """Return the fields of the detail of an event; what the event does not say is absent."""
+    shown = {
+        field: convert(facts[name]) for field, name, convert in _fields_of(kind) if name in facts
+    }
+    if kind is EventKind.ROUND_PROGRESSED:
+        shown["timeline"] = marks_message(facts)
+    elif kind is EventKind.NODE_DEPARTED:
+        departure = DEPARTURES[RoundReason(facts["departure"])]
+        has_finished = facts["has_finished"]
+        shown["kind"] = job_pb2.DEPARTURE_KIND_FINISHED if has_finished else departure
+    return shown
+
+
+@cache
+def _fields_of(kind: EventKind) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """Return the fields of a detail, each with its fact and what converts that."""
+    fields = getattr(events_pb2.Event(), ARMS[kind]).DESCRIPTOR.fields
+    names = {**_FACTS, "reason": _ROUND_REASONS.get(kind, _FACTS["reason"])}
+    return tuple((one.name, names.get(one.name, one.name), _converter(one)) for one in fields)
+
+
+def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    enum = field.enum_type
+    if enum is not None:
+        prefix = prefix_of(enum)
+        return lambda value: enum.values_by_name[prefix + value.upper().replace(" ", "_")].number
+    return to_duration if field.message_type is not None else lambda value: value
+
+
+LINES = {
+    "job_created": "an operator created the job",
+    "run_opened": "run {run} began",
+    "run_closed": "run {run} ended: {outcome}",
+    "job_deleted": "the job was deleted",
+    "job_forgotten": "the job was forgotten",
+    "job_updated": "an operator changed the job: {min_nodes} to {max_nodes} nodes, at most "
+    "{max_restarts} restarts",
+    "restart_requested": "an operator restarted the job",
+    "round_sealed": "round {round} was sealed ({began}); nodes: {nodes}, workers: {world_size}",
+    "round_adopted": "round {round} was adopted; nodes: {nodes}",
+    "round_found_incomplete": "round {round} was found incomplete; nodes: {nodes}",
+    "round_started": "round {round} started: every node has its workers",
+    "round_stopped": "round {round} is being stopped",
+    "round_settled": "round {round} ended: {consequence}; restarts so far: {restarts}",
+    "verdict_corrected": "the verdict on round {round} was corrected",
+    "round_progressed": "round {round} took its first step {took} after it became necessary",
+    "culprit_awaited": "round {round} waits for the failure behind the first ones",
+    "node_joined": "node {node} joined",
+    "node_disconnected": "the connection of node {node} broke",
+    "node_resumed": "node {node} reconnected",
+    "node_lost": "node {node} was lost",
+    "node_left": "node {node} left",
+    "node_renamed": "node {before} is called {node} now",
+    "newcomer_displaced": "node {node} made room for a node that holds the round",
+    "other_arguments_found": "node {node} runs the program with other arguments than {other_node}",
+    "drain_started": "node {node} drains",
+    "node_quarantined": "node {node} is quarantined",
+    "quarantine_ended": "the quarantine of node {node} is over",
+    "node_cordoned": "node {node} was cordoned",
+    "node_uncordoned": "node {node} was uncordoned",
+    "network_suspected": "{breaks} of {sessions} connections broke at once: the network is "
+    "suspected",
+}
+"""The line of each event, by its name in the log; `why` follows where there is one."""
+
+
+def _describe(event: Event, facts: Facts) -> str:
+    known = {"run": event.run, "round": event.round, **facts}
+    if "took_ms" in facts:
+        known["took"] = f"{facts['took_ms'] / 1000:.2f} s"
+    line = LINES[event.reason].format(**known)
+    why = facts.get("why", "")
+    return to_printable_line(f"{line}: {why}" if why else line)[:TEXT_MAX]

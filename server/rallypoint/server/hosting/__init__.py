@@ -1,1 +1,0 @@
-"""Puts shards together, and serves those that this coordinator owns."""

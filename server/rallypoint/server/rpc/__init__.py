@@ -1,1 +1,0 @@
-"""gRPC adapters: they validate and translate, and decide nothing."""

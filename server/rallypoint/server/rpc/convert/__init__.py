@@ -1,7 +1,0 @@
-"""Converts messages from clients into inputs of the core.
-
-Each message is checked once against the ranges in the .proto files (`bounds`); the converters add
-the rules about several fields. A message that breaks the contract raises `InvalidMessage` with the
-path of the field. Facts are brought into their range, and what a newer version adds is ignored or
-kept, so that no upgrade ends a running round.
-"""

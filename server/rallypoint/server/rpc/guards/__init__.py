@@ -1,1 +1,0 @@
-"""Who may open, resume or read what, before the core decides anything."""

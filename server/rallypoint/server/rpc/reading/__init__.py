@@ -1,1 +1,0 @@
-"""What readers get: answers of bounded size, built without holding up agents."""

@@ -1,1 +1,0 @@
-"""Answers every call on every coordinator: the owner of a job's shard decides, others forward."""

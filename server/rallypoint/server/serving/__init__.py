@@ -1,0 +1,1 @@
+"""One state served: its services and its end."""

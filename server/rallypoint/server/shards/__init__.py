@@ -1,1 +1,0 @@
-"""Divides jobs among coordinators: shards, who owns which, and what an owner may be sure of."""
