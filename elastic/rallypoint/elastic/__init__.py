@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from rallypoint.elastic.launcher import *  # noqa: F403
     from rallypoint.elastic.logs import *  # noqa: F403
     from rallypoint.elastic.metrics import *  # noqa: F403
+    from rallypoint.elastic.node.registry import *  # noqa: F403
     from rallypoint.elastic.notebook import *  # noqa: F403
-    from rallypoint.elastic.rendezvous.api import *  # noqa: F403
+    from rallypoint.elastic.rendezvous import *  # noqa: F403
     from rallypoint.elastic.values import *  # noqa: F403
 
 _ROOMS = {
@@ -47,11 +48,11 @@ _ROOMS = {
     "metrics": "ConsoleMetricHandler MetricData MetricHandler MetricStream MetricsConfig"
     " NullMetricHandler getStream prof put_metric",
     "notebook": "WorkerError launch",
-    "rendezvous.api": "RendezvousClosedError RendezvousConnectionError RendezvousError"
-    " RendezvousGracefulExitError RendezvousHandler RendezvousHandlerCreator"
-    " RendezvousHandlerRegistry RendezvousInfo RendezvousParameters RendezvousStateError"
-    " RendezvousStoreInfo RendezvousTimeoutError get_rendezvous_handler"
+    "node.registry": "RendezvousHandlerCreator RendezvousHandlerRegistry get_rendezvous_handler"
     " rendezvous_handler_registry",
+    "rendezvous": "RendezvousClosedError RendezvousConnectionError RendezvousError"
+    " RendezvousGracefulExitError RendezvousHandler RendezvousInfo RendezvousParameters"
+    " RendezvousStateError RendezvousStoreInfo RendezvousTimeoutError",
     "values": "AffinityMode NumaOptions RunResult Worker WorkerGroup WorkerSpec WorkerState",
 }
 """The names of each module below this one."""

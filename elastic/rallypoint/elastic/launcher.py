@@ -18,13 +18,9 @@ from rallypoint.elastic import events
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
 from rallypoint.elastic.errors import ChildFailedError
 from rallypoint.elastic.logs import DefaultLogsSpecs, LogsSpecs
-from rallypoint.elastic.rendezvous.api import (
-    BACKENDS,
-    OWN_BACKEND,
-    RendezvousParameters,
-    get_rendezvous_handler,
-)
-from rallypoint.elastic.rendezvous.coordinated import find_job_id
+from rallypoint.elastic.node.coordinated import find_job_id
+from rallypoint.elastic.node.registry import BACKENDS, OWN_BACKEND, get_rendezvous_handler
+from rallypoint.elastic.rendezvous import RendezvousParameters
 from rallypoint.elastic.values import NumaOptions, WorkerSpec, check_start_method
 
 logger: logging.Logger = logging.getLogger("rallypoint.elastic")

@@ -26,11 +26,8 @@ from rallypoint.base.console import Console, Consoles
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
 from rallypoint.elastic.errors import ChildFailedError, ProcessFailure
 from rallypoint.elastic.logs import DefaultLogsSpecs, Std
-from rallypoint.elastic.rendezvous.api import (
-    OWN_BACKEND,
-    RendezvousParameters,
-    get_rendezvous_handler,
-)
+from rallypoint.elastic.node.registry import OWN_BACKEND, get_rendezvous_handler
+from rallypoint.elastic.rendezvous import RendezvousParameters
 from rallypoint.elastic.values import (
     RunResult,
     WorkerGroup,
@@ -41,8 +38,8 @@ from rallypoint.elastic.values import (
 )
 
 if TYPE_CHECKING:
+    from rallypoint.elastic.node.coordinated import CoordinatedRendezvous
     from rallypoint.elastic.node.local_seat import LocalSeat
-    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
 
 FLUSH_S_MAX = 5.0
 """How long the end of a launch waits for a slow stream."""

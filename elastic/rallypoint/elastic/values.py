@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.agent.machine.numa import Binding
 
 if TYPE_CHECKING:
-    from rallypoint.elastic.rendezvous.api import RendezvousHandler
+    from rallypoint.elastic.rendezvous import RendezvousHandler
 
 
 AffinityMode = Binding

@@ -80,7 +80,7 @@ handler.next_rendezvous()
 """
 CLOSING = """
 from rallypoint.elastic import RendezvousError, RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous import coordinated
+from rallypoint.elastic.node import coordinated
 coordinated.CLOSE_S_MAX = 0.1
 try:
     parameters = RendezvousParameters("rallypoint", "127.0.0.1:1", "j", 1, 1)

@@ -15,8 +15,8 @@ from rallypoint.base.needs import find_kernel_lack, find_limit
 from rallypoint.elastic.agents.simple_agent import SimpleElasticAgent
 from rallypoint.elastic.logs import LogsSpecs
 from rallypoint.elastic.metrics import prof
-from rallypoint.elastic.rendezvous.api import RendezvousError
-from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.node.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.rendezvous import RendezvousError
 from rallypoint.elastic.values import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.wire.loading import load_grpc
 

@@ -15,9 +15,9 @@ from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.round.placement import CannotPlace, check_visible_devices, find_placement
 from rallypoint.base.log import get_logger
 from rallypoint.elastic.logs import DefaultLogsSpecs, LogsSpecs
+from rallypoint.elastic.node.coordinated import check_preload
 from rallypoint.elastic.node.local_seat import LocalSeat
 from rallypoint.elastic.node.logs_caller import new_caller_plugin
-from rallypoint.elastic.rendezvous.coordinated import check_preload
 from rallypoint.elastic.values import AffinityMode, WorkerSpec
 
 log = get_logger()

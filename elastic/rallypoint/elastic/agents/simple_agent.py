@@ -26,12 +26,12 @@ from rallypoint.elastic.agents.signals import DEFAULT, SignalGate, parse_signals
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.events import EventSource
 from rallypoint.elastic.metrics import prof
-from rallypoint.elastic.rendezvous.api import (
+from rallypoint.elastic.node.coordinated import CoordinatedRendezvous
+from rallypoint.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
-from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
 from rallypoint.elastic.values import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from rallypoint.wire.loading import load_grpc
 

@@ -10,10 +10,10 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.launch.plan import LaunchPlan
+from rallypoint.elastic import rendezvous as api
 from rallypoint.elastic.node.built_in import reaching_coordinator
-from rallypoint.elastic.rendezvous import api
-from rallypoint.elastic.rendezvous.api import RendezvousError, RendezvousStateError
-from rallypoint.elastic.rendezvous.coordinated import check_preload
+from rallypoint.elastic.node.coordinated import check_preload
+from rallypoint.elastic.rendezvous import RendezvousError, RendezvousStateError
 from rallypoint.embedded.agent_thread import AgentGone, Coordinator
 from rallypoint.embedded.ended import EndKind, describe_end
 from rallypoint.embedded.foreign import ForeignNode

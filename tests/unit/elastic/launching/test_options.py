@@ -16,7 +16,7 @@ from rallypoint.agent.launch.options import (
     read_config,
 )
 from rallypoint.elastic import RendezvousParameters, get_rendezvous_handler
-from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous, find_coordinator
+from rallypoint.elastic.node.coordinated import CoordinatedRendezvous, find_coordinator
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rallypoint.agent.launch.options import (
 from rallypoint.base.addresses import parse_endpoint, parse_endpoints
 from rallypoint.base.values import BadValue
 from rallypoint.client.errors import RallypointError, UnknownJob
-from rallypoint.elastic.rendezvous.api import (
+from rallypoint.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
@@ -83,7 +83,7 @@ class CoordinatedRendezvous(RendezvousHandler):
 
         Whatever ran here for the round before counts as stopped.
         """
-        from rallypoint.elastic.rendezvous.round_store import RoundStore
+        from rallypoint.elastic.node.round_store import RoundStore
 
         if self._seat is None:
             self._own = self._seat = self._take_own_seat()

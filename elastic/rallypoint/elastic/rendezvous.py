@@ -6,15 +6,10 @@ An agent asks a handler when a round begins, and for the place of this node in i
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rallypoint.base.values import BadValue, truth
-
-OWN_BACKEND = "rallypoint"
-BACKENDS = (OWN_BACKEND, "c10d", "static", "etcd", "etcd-v2")
-"""Our name and torch's: behind all of them is the coordinator."""
 
 
 class RendezvousError(Exception):
@@ -182,73 +177,3 @@ class RendezvousParameters:
             return int(value)
         except (TypeError, ValueError):
             raise ValueError(f"rendezvous option {key}: {value!r} is no whole number") from None
-
-
-RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
-
-
-class RendezvousHandlerRegistry:
-    """Handlers by the names of their backends."""
-
-    def __init__(self) -> None:
-        """Begin without handlers."""
-        self._creators: dict[str, RendezvousHandlerCreator] = {}
-
-    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
-        """Register a backend.
-
-        Args:
-            backend: its name, which `get_backend` of its handlers returns.
-            creator: makes a handler.
-
-        Raises:
-            ValueError: the name is empty, or belongs to another creator.
-        """
-        if not backend:
-            raise ValueError("a rendezvous backend needs a name")
-        known = self._creators.setdefault(backend, creator)
-        if known != creator:
-            raise ValueError(f"the rendezvous backend {backend!r} is already registered: {known!r}")
-
-    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """Return a new handler.
-
-        Raises:
-            ValueError: no such backend is registered.
-            RuntimeError: its handler has another name.
-        """
-        creator = self._creators.get(params.backend)
-        if creator is None:
-            known = ", ".join(sorted(self._creators))
-            raise ValueError(
-                f"the rendezvous backend {params.backend!r} is not registered; known: {known}"
-            )
-        handler = creator(params)
-        if handler.get_backend() != params.backend:
-            raise RuntimeError(
-                f"the handler of the rendezvous backend {params.backend!r} says that it belongs "
-                f"to {handler.get_backend()!r}"
-            )
-        return handler
-
-
-def _create_coordinated(params: RendezvousParameters) -> RendezvousHandler:
-    """Return a handler of a backend that is built in; its module is loaded when it is needed."""
-    from rallypoint.elastic.rendezvous.coordinated import CoordinatedRendezvous
-
-    return CoordinatedRendezvous(params)
-
-
-rendezvous_handler_registry = RendezvousHandlerRegistry()
-"""The handlers that `LaunchConfig.rdzv_backend` can name."""
-for _name in BACKENDS:
-    rendezvous_handler_registry.register(_name, _create_coordinated)
-
-
-def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Return a new handler for a backend of `rendezvous_handler_registry`.
-
-    Raises:
-        ValueError: no such backend is registered, or an option is wrong.
-    """
-    return rendezvous_handler_registry.create_handler(params)

@@ -1,1 +1,0 @@
-"""How the nodes of a job meet, with the coordinator behind the names of torch."""
