@@ -26,22 +26,6 @@ def taken_over(spec: JobSpec = PAIR) -> tuple[Bench, FakeAgent, FakeAgent]:
     return bench, bench.adopt_agent(a), bench.adopt_agent(b)
 
 
-def test_success_of_a_leaving_member_counts_once() -> None:
-    """A member that leaves after its success does not count for one that still works."""
-    bench = Bench(PAIR)
-    a, b = bench.run_round("a", "b")
-    a.succeed()
-
-    a.leave("draining")
-    assert Phase.RUNNING is bench.job().phase
-
-    a.goodbye()
-    assert Phase.RUNNING is bench.job().phase
-
-    b.succeed()
-    assert Outcome.SUCCEEDED is finished(b).outcome
-
-
 def test_success_in_the_window_outlives_leaving() -> None:
     """A node that has succeeded and leaves while nothing is adopted yet keeps its success."""
     bench, a, b = taken_over()

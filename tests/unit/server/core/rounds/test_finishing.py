@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from rallypoint.server.core.messages import inputs
@@ -15,8 +18,9 @@ from rallypoint.server.core.sessions import admission
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, finished, stop_reason, worker_exit
+from support.core.health import lose
+from support.core.rounds import growing
 
-SETTLE_MS = 5_000
 DAY_MS = 86_400_000
 PAIR = JobSpec(min_nodes=2, max_nodes=2)
 
@@ -25,17 +29,6 @@ def pair(spec: JobSpec = PAIR, **facts: object) -> tuple[Bench, FakeAgent, FakeA
     bench = Bench(spec)
     a, b = bench.run_round("a", "b", **facts)
     return bench, a, b
-
-
-def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
-    """Return a bench whose round of two nodes is being stopped for a third."""
-    bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=3))
-    a, b = bench.run_round("a", "b")
-    bench.advance(60_000)
-    (c,) = bench.join("c")
-    bench.advance(SETTLE_MS)
-    assert RoundReason.GROWTH is stop_reason(a)
-    return bench, a, b, c
 
 
 def test_run_succeeds_when_everybody_has() -> None:
@@ -73,13 +66,43 @@ def test_early_finisher_waits_without_limit() -> None:
     assert Outcome.SUCCEEDED is finished(a).outcome
 
 
-def test_node_lost_after_its_success_keeps_it() -> None:
-    """A node that is lost after it succeeded starts no round and is not missed."""
-    bench, a, b = pair()
+def leave(bench: Bench, agent: FakeAgent) -> None:
+    agent.leave("draining")
+    agent.goodbye()
+
+
+def block(bench: Bench, agent: FakeAgent) -> None:
+    agent.block()
+
+
+def be_lost_clean(bench: Bench, agent: FakeAgent) -> None:
+    agent.ready()
+    lose(bench, agent)
+
+
+def leave_clean(bench: Bench, agent: FakeAgent) -> None:
+    agent.ready()
+    agent.goodbye()
+
+
+@pytest.mark.parametrize(
+    ("begin", "go"),
+    [
+        pytest.param(pair, lose, id="lost while the round runs"),
+        pytest.param(pair, leave, id="left while the round runs"),
+        pytest.param(growing, block, id="processes survive the stop of a growth"),
+        pytest.param(growing, be_lost_clean, id="lost once it is clean in a growth"),
+        pytest.param(growing, leave_clean, id="left once it is clean in a growth"),
+    ],
+)
+def test_node_keeps_its_success(
+    begin: Callable[[], Sequence[Any]], go: Callable[[Bench, FakeAgent], None]
+) -> None:
+    """Whatever becomes of the node: it is not missed, no round follows, and the run succeeds."""
+    bench, a, b, *_ = begin()
     a.succeed()
-    a.break_off()
-    bench.advance(500)
-    assert (Phase.RUNNING, None) == (bench.job().phase, a.node)
+    go(bench, a)
+    assert bench.job().phase in (Phase.RUNNING, Phase.STOPPING)
 
     b.succeed()
 
@@ -131,19 +154,6 @@ def test_success_of_some_during_a_growth_stop() -> None:
     b.ready()
 
     assert (["a", "b", "c"], None) == (bench.order(), bench.job().outcome)
-
-
-def test_node_lost_after_its_success_in_a_growth_stop() -> None:
-    """A success counts although its node got Ready and was lost before the others succeeded."""
-    bench, a, b, c = growing()
-    a.succeed()
-    a.ready()
-    a.break_off()
-    bench.advance(500)
-
-    b.succeed()
-
-    assert Outcome.SUCCEEDED is finished(c).outcome
 
 
 def test_success_during_a_failure_stop_is_none() -> None:

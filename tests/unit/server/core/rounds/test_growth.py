@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,11 +13,19 @@ from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.verdict import VerdictCause
+from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
 from rallypoint.server.core.rounds.waits import LAST_CALL_FACTOR
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, stop_reason, worker_exit
 
 SPEC = JobSpec(min_nodes=2, max_nodes=4, max_restarts=3)
+RECORDED = WorkerExit(
+    *(0, 4_000, None, 15),
+    agent_signalled_first=True,
+    ran_ms=2_000,
+    error=ErrorRecord("ValueError: loss is nan", before_exit_ms=480),
+    signalled_before_ms=30,
+)
 SETTLE_MS = 5_000
 GROW_AFTER_MS = 10_000
 
@@ -165,15 +175,18 @@ def test_only_what_fits_is_taken() -> None:
     assert ["a", "b", "z"] == bench.order()
 
 
+@pytest.mark.parametrize("finish", [FakeAgent.exit, FakeAgent.succeed])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_no_growth_once_a_worker_has_finished(when: str) -> None:
+def test_no_growth_once_a_worker_has_finished(
+    when: str, finish: Callable[[FakeAgent], object]
+) -> None:
     """Once any worker has ended with 0 the round is not stopped for growth any more."""
     bench, a, _ = grown_up()
     if when == "before":
-        a.exit(worker_exit(0))
+        finish(a)
     bench.join("c")
     if when == "meanwhile":
-        a.exit(worker_exit(0))
+        finish(a)
 
     bench.advance(10 * GROW_AFTER_MS)
 
@@ -238,19 +251,28 @@ def test_unready_newcomer_is_no_newcomer() -> None:
     assert Phase.STOPPING is bench.job().phase
 
 
-def test_failure_during_a_growth_stop_is_not_charged() -> None:
+@pytest.mark.parametrize(
+    "exit",
+    [
+        pytest.param(worker_exit(), id="by itself"),
+        pytest.param(RECORDED, id="with an error that it had recorded before our signal"),
+    ],
+)
+def test_failure_during_a_growth_stop_is_not_charged(exit: WorkerExit) -> None:
     """A worker that fails when its round is being stopped for growth costs nothing."""
     bench, a, _ = grown_up()
     bench.join("c")
     bench.advance(SETTLE_MS)
 
-    a.fail()
+    a.fail(exit)
     bench.obey()
 
-    assert (0, 3, RoundReason.GROWTH) == (
-        bench.job().counts.restart_count,
+    counts = bench.job().counts
+    assert (0, 0, 1) == (counts.restart_count, counts.reformations, counts.growths)
+    assert (3, RoundReason.GROWTH, None) == (
         len(bench.order()),
         bench.rounds()[-1].reason,
+        bench.job().verdict,
     )
 
 
@@ -267,4 +289,5 @@ def test_node_lost_during_a_growth_stop() -> None:
     verdict = bench.job().verdict
     assert verdict is not None
     assert (VerdictCause.NODE_LOST, ["a", "c"]) == (verdict.cause, bench.order())
+    assert (0, 1) == (bench.job().counts.growths, bench.job().counts.reformations)
     assert isinstance(a.desired, DesiredRun) and isinstance(c.desired, DesiredRun)

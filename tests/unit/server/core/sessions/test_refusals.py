@@ -298,19 +298,22 @@ def test_report_after_a_gap_is_refused() -> None:
         refusal_of(refused).kind,
         refusal_of(refused).facts,
     )
+    assert (Refuse(a.session, 1, refusal_of(refused)),) == refused.effects
 
 
-def test_repeated_report_is_acknowledged_again() -> None:
+@pytest.mark.parametrize("is_latest", [False, True])
+def test_repeated_report_is_acknowledged_again(is_latest: bool) -> None:
     """A report that comes twice is applied once and acknowledged twice."""
     bench, a = running()
     a.fail()
-    bench.obey()
+    if not is_latest:
+        bench.obey()
     latest, a.sequence, a.last_round = a.sequence, 1, 1
 
     again = a.fail()
 
     assert (Acknowledge(a.session, latest),) == again.effects
-    assert () == again.records
+    assert ((), {}) == (again.records, again.delta.nodes)
     assert 1 == sum(isinstance(record, RoundStopped) for record in bench.decisions)
 
 

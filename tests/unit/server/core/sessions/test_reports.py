@@ -23,45 +23,12 @@ from rallypoint.server.core.state.state import NO_CHANGES
 from rallypoint.server.core.verdicts.folding import RANGES_MAX, Status, fold, unfold
 from support.core.adoption import WINDOW_MS, orphans
 from support.core.coordinator import Bench
-from support.core.fake_agents import FakeAgent, finished, stop_reason, worker_exit
+from support.core.fake_agents import FakeAgent, stop_reason, worker_exit
 from support.core.rounds import trio
 
 # --- Reports at unusual moments: after a stop, after a success, in a Hello, twice ---
 
 GRACE_MS = 500
-
-
-def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
-    """Return a bench whose round of two nodes is being stopped for a third."""
-    bench = Bench(JobSpec(min_nodes=2, max_nodes=3, max_restarts=3))
-    a, b = bench.run_round("a", "b")
-    bench.advance(60_000)
-    (c,) = bench.join("c")
-    bench.advance(5_000)
-    return bench, a, b, c
-
-
-def test_latest_report_is_not_applied_twice() -> None:
-    """The last report, sent again, is acknowledged and changes no node."""
-    _, a, *_ = trio()
-    a.fail()
-    a.sequence -= 1
-
-    again = a.fail()
-
-    assert (Acknowledge(a.session, a.sequence),) == again.effects
-    assert {} == again.delta.nodes
-
-
-def test_gap_ends_the_connection() -> None:
-    """A gap in the reports gets an answer, so the agent sends a new Hello."""
-    _, a, *_ = trio()
-    a.sequence += 1
-
-    refused = a.fail()
-
-    assert refused.refusal is not None
-    assert (Refuse(a.session, a.connection, refused.refusal),) == refused.effects
 
 
 def test_failed_node_is_failed() -> None:
@@ -143,17 +110,6 @@ def test_node_that_leaves_explains_a_failure_that_came_first() -> None:
         )
 
 
-def test_node_that_is_lost_explains_the_next_round() -> None:
-    """After a failure that a lost node explains, the next round's reason is the lost node."""
-    bench, _, b, c = trio()
-    b.fail()
-    c.break_off()
-    bench.advance(GRACE_MS)
-    bench.obey()
-
-    assert RoundReason.NODE_LOST is bench.rounds()[-1].reason
-
-
 def test_return_during_a_stop_is_no_departure() -> None:
     """A member that resumes while it stops as ordered explains nothing."""
     bench, _, b, c = trio()
@@ -164,17 +120,6 @@ def test_return_during_a_stop_is_no_departure() -> None:
     bench.obey()
 
     assert (1, ["a", "b", "c"]) == (bench.job().counts.restart_count, bench.order())
-
-
-def test_success_outlives_blocked_processes() -> None:
-    """A member that succeeded keeps its success when its processes survive SIGKILL."""
-    bench, a, b, c = growing()
-    a.succeed()
-    a.block()
-
-    b.succeed()
-
-    assert (Outcome.SUCCEEDED, 1) == (finished(c).outcome, len(bench.rounds()))
 
 
 def test_member_that_cannot_go_on_ends_the_round_uncharged() -> None:
@@ -189,44 +134,6 @@ def test_member_that_cannot_go_on_ends_the_round_uncharged() -> None:
     assert "no space left on device" == bench.state.nodes[a.session].hindrance
     a.ready()
     assert "" == bench.state.nodes[a.session].hindrance
-
-
-def test_success_outlives_a_goodbye() -> None:
-    """A member that succeeded and then left keeps its success."""
-    _, a, b, c = growing()
-    a.succeed()
-    a.ready()
-    a.goodbye()
-
-    b.succeed()
-
-    assert Outcome.SUCCEEDED is finished(c).outcome
-
-
-def test_success_alone_ends_growing() -> None:
-    """A round with a Succeeded member does not grow, even when its exits are missing."""
-    bench = Bench(JobSpec(min_nodes=2, max_nodes=3))
-    a, _ = bench.run_round("a", "b")
-    a.succeed()
-    bench.join("c")
-
-    bench.advance(60_000)
-
-    assert Phase.RUNNING is bench.job().phase
-
-
-def test_growth_that_meets_a_failure_is_a_growth() -> None:
-    """A failure during a growth stop counts as growth; a loss counts as a re-formation."""
-    failed, a, *_ = growing()
-    a.fail()
-    failed.obey()
-    lost, a, *_ = growing()
-    a.break_off()
-    lost.advance(GRACE_MS)
-    lost.obey()
-
-    assert (1, 0) == (failed.job().counts.growths, failed.job().counts.reformations)
-    assert (0, 1) == (lost.job().counts.growths, lost.job().counts.reformations)
 
 
 def test_numbers_go_beyond_what_a_spare_was_given_elsewhere() -> None:

@@ -111,6 +111,7 @@ def test_lost_node_explains_a_failure_that_came_first() -> None:
         verdict.name,
         verdict.collateral_count,
     )
+    assert RoundReason.NODE_LOST is bench.rounds()[-1].reason
     assert [0, 1] == [a.group_rank, b.group_rank]
 
 

@@ -295,24 +295,6 @@ def test_recorded_error_of_a_victim_is_collateral() -> None:
     assert Symptom.VICTIM is bench.the_verdict().collateral[0].symptom
 
 
-def test_failure_during_a_growth_is_not_charged() -> None:
-    """A failure while the round grows did not end it: no charge, no verdict."""
-    bench = Bench(JobSpec(1, 2, max_restarts=1, settle_ms=0, grow_after_ms=0, last_call_ms=0))
-    (a,) = bench.run_round("a")
-    bench.join("b")
-    bench.advance(1)
-    assert isinstance(a.desired, DesiredStop)
-
-    a.exit(stopped(480, 30))
-    bench.obey()
-
-    assert (0, None, 2) == (
-        bench.job().counts.restart_count,
-        bench.job().verdict,
-        len(bench.rounds()),
-    )
-
-
 def test_oom_kill_has_a_name() -> None:
     """The verdict names the OOM killer when the kernel reports the kill."""
     bench, a, _ = pair()
