@@ -166,3 +166,14 @@ async def running_shell() -> AsyncIterator[Shell]:
             yield shell
         finally:
             task.cancel()
+
+
+@asynccontextmanager
+async def running(coordinator: Coordinator) -> AsyncIterator[None]:
+    """Run a coordinator while the context is open, which ends within a minute."""
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(coordinator.run())
+        try:
+            yield
+        finally:
+            task.cancel()

@@ -23,9 +23,11 @@ from rallypoint.server.shell.listeners import Listeners
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
+from support.core.shell import running
 from support.journal.recording import RecordingJournal
 
 A = NodeName("a")
+CORDON = inputs.Cordon(JobId(JOB), A, "bad disk")
 
 
 class SlowJournal(RecordingJournal):
@@ -45,125 +47,85 @@ class SlowJournal(RecordingJournal):
         await super().append(records, now_ms)
 
 
+def shell_of(state: State, journal: RecordingJournal) -> Coordinator:
+    return Coordinator(state, journal, Listeners(state), JournalClock(), announces=False)
+
+
 def started() -> tuple[Coordinator, SlowJournal]:
     """Return a coordinator that knows a job with a node, and its journal."""
-    bench = Bench(JobSpec(), durable=True)
+    bench, journal = Bench(JobSpec(), durable=True), SlowJournal()
     bench.run_round("a")
     bench.state.clocks.measure(0, wall_ms())
-    journal = SlowJournal()
-    return Coordinator(
-        bench.state, journal, Listeners(bench.state), JournalClock(), announces=False
-    ), journal
-
-
-def _coordinator(bench: Bench, journal: RecordingJournal) -> Coordinator:
-    listeners = Listeners(bench.state)
-    return Coordinator(bench.state, journal, listeners, JournalClock(), announces=False)
+    return shell_of(bench.state, journal), journal
 
 
 def is_cordoned(state: State, now_ms: int) -> bool:
     return any(health.cordoned for health in state.jobs[JobId(JOB)].health)
 
 
-def test_answer_comes_when_the_change_is_durable() -> None:
+async def test_answer_comes_when_the_change_is_durable() -> None:
     """Neither the request nor a read beside it is answered before the append has returned."""
-
-    async def play() -> tuple[list[bool], list[bool], Sequence[JournalRecord]]:
-        coordinator, journal = started()
-        async with asyncio.TaskGroup() as tasks:
-            shell = tasks.create_task(coordinator.run())
-            said = inputs.Cordon(JobId(JOB), A, "bad disk")
-            asked = tasks.create_task(coordinator.ask(said, is_cordoned))
-            read = tasks.create_task(coordinator.read(is_cordoned))
-            await journal.asked.wait()
-            before = [asked.done(), read.done()]
-            journal.let.set()
-            after = [await asked, await read]
-            shell.cancel()
-        return before, after, (await journal.load()).records
-
-    before, after, records = asyncio.run(play())
+    coordinator, journal = started()
+    async with running(coordinator), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(coordinator.ask(CORDON, is_cordoned))
+        read = tasks.create_task(coordinator.read(is_cordoned))
+        await journal.asked.wait()
+        before = [asked.done(), read.done()]
+        journal.let.set()
+        after = [await asked, await read]
+    records = (await journal.load()).records
 
     assert ([False, False], [True, True]) == (before, after)
     assert [EventsLogged, JobNoted] == [type(record) for record in records]
 
 
-def test_failed_append_answers_nobody() -> None:
+async def test_failed_append_answers_nobody() -> None:
     """A decision that is not in the journal is not shown; the caller learns that none will be."""
-
-    async def play() -> None:
-        coordinator, journal = started()
-        journal.fails = True
-        journal.let.set()
-        said = inputs.Cordon(JobId(JOB), A, "bad disk")
-        asked = asyncio.ensure_future(coordinator.ask(said, is_cordoned))  # noqa: TID251  # below
-        with pytest.raises(JournalFailed):
-            await coordinator.run()
-        with pytest.raises(CoordinatorEnded):
-            await asked
-
-    asyncio.run(play())
+    coordinator, journal = started()
+    journal.fails = True
+    journal.let.set()
+    asked = asyncio.ensure_future(coordinator.ask(CORDON, is_cordoned))  # noqa: TID251  # below
+    with pytest.raises(JournalFailed):
+        await coordinator.run()
+    with pytest.raises(CoordinatorEnded):
+        await asked
 
 
-def test_refusal_reaches_who_asked() -> None:
+async def test_refusal_reaches_who_asked() -> None:
     """A refused request raises with the core's refusal and journals nothing."""
+    coordinator, journal = started()
+    async with running(coordinator):
+        with pytest.raises(InputRefused) as caught:
+            await coordinator.ask(inputs.Uncordon(JobId("other"), A), is_cordoned)
 
-    async def play() -> tuple[InputRefused, int]:
-        coordinator, journal = started()
-        async with asyncio.TaskGroup() as tasks:
-            shell = tasks.create_task(coordinator.run())
-            with pytest.raises(InputRefused) as caught:
-                await coordinator.ask(inputs.Uncordon(JobId("other"), A), is_cordoned)
-            shell.cancel()
-        return caught.value, journal.length
-
-    refused, length = asyncio.run(play())
-
-    assert (RefusalKind.UNKNOWN_JOB, 0) == (refused.refusal.kind, length)
+    assert (RefusalKind.UNKNOWN_JOB, 0) == (caught.value.refusal.kind, journal.length)
 
 
-def test_who_asked_may_go_away() -> None:
+async def test_who_asked_may_go_away() -> None:
     """A request whose caller has gone takes effect all the same and breaks nothing."""
+    coordinator, journal = started()
+    async with running(coordinator), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(coordinator.ask(CORDON, is_cordoned))
+        await journal.asked.wait()
+        asked.cancel()
+        journal.let.set()
 
-    async def play() -> bool:
-        coordinator, journal = started()
-        async with asyncio.TaskGroup() as tasks:
-            shell = tasks.create_task(coordinator.run())
-            said = inputs.Cordon(JobId(JOB), A, "bad disk")
-            asked = tasks.create_task(coordinator.ask(said, is_cordoned))
-            await journal.asked.wait()
-            asked.cancel()
-            journal.let.set()
-            found = await coordinator.read(is_cordoned)
-            shell.cancel()
-        return found
-
-    assert asyncio.run(play())
+        assert await coordinator.read(is_cordoned)
 
 
-def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
+async def test_node_that_is_asked_to_leave_is_just_leaving() -> None:
     """A drain and the node's own goodbye in one turn: it is answered, and nothing breaks."""
-
-    async def play() -> service_pb2.DrainNodeResponse:
-        bench = Bench(JobSpec())
-        (a,) = bench.run_round("a")
-        coordinator = Coordinator(
-            bench.state,
-            RecordingJournal("m"),
-            Listeners(bench.state),
-            JournalClock(),
-            announces=False,
-        )
+    bench = Bench(JobSpec())
+    (a,) = bench.run_round("a")
+    coordinator = shell_of(bench.state, RecordingJournal("m"))
+    request = service_pb2.DrainNodeRequest(job_id=JOB, node_name="a")
+    request.drain_timeout.FromSeconds(60)
+    async with asyncio.TaskGroup() as tasks:
         service = NodeService(coordinator, Pace())
-        async with asyncio.TaskGroup() as tasks:
-            request = service_pb2.DrainNodeRequest(job_id=JOB, node_name="a")
-            request.drain_timeout.FromSeconds(60)
-            asked = tasks.create_task(service.DrainNode(request, None))  # type: ignore[arg-type]
-            await asyncio.sleep(0)  # it is in the inbox
-            await coordinator.submit(inputs.Goodbye(a.sender(a.sequence + 1), "done"))
-            shell = tasks.create_task(coordinator.run())
+        asked = tasks.create_task(service.DrainNode(request, None))  # type: ignore[arg-type]
+        await asyncio.sleep(0)  # it is in the inbox
+        await coordinator.submit(inputs.Goodbye(a.sender(a.sequence + 1), "done"))
+        async with running(coordinator):
             answer = await asked
-            shell.cancel()
-        return answer
 
-    assert 0 == asyncio.run(play()).time_left.ToMilliseconds()
+    assert 0 == answer.time_left.ToMilliseconds()

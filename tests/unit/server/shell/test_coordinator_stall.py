@@ -1,8 +1,10 @@
-"""A coordinator that was away tells its core so, before anything else that it finds."""
+"""Times that a coordinator notes: when a lease begins, and what becomes of those of a stall.
+
+A coordinator that was away tells its core so, before anything else that it finds.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,6 +15,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal.memory import MemoryJournal
 from rallypoint.server.shell.clock import JournalClock
@@ -20,6 +23,7 @@ from rallypoint.server.shell.coordinator import Coordinator
 from rallypoint.server.shell.listeners import Listener, Listeners
 from rallypoint.server.shell.stepper import Stepper, Turn
 from support.core.fake_agents import identity, worker_exit
+from support.core.shell import running
 
 AWAY_MS = 9_000
 HELLO = inputs.Hello(
@@ -34,6 +38,7 @@ HELLO = inputs.Hello(
     held=None,
     ready=inputs.ReadyPort(0, 20_000),
 )
+SENDER = inputs.Sender(HELLO.identity.session, connection=1, epoch=1_000, sequence=0)
 
 
 class SteppedClock(JournalClock):
@@ -91,21 +96,16 @@ async def test_time_away_is_no_time_and_makes_the_path_suspect(
     state = State("c1", 1_000, first_epoch=1_000)
     journal, stalling = SlowJournal(clock, journal_ms), StallingListener(clock, turn_ms)
     coordinator = Coordinator(state, journal, Listeners(state, stalling), clock, announces=False)
-    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
-    try:
-        async with asyncio.timeout(60):
-            await coordinator.submit(HELLO)
-            await coordinator.read(lambda state, now_ms: None)
-            left_ms, names, is_suspected = await coordinator.read(
-                lambda state, now_ms: (
-                    (state.next_deadline_ms() or 0) - now_ms,
-                    [node.name for node in state.nodes.values()],
-                    state.network.is_active(now_ms),
-                )
+    async with running(coordinator):
+        await coordinator.submit(HELLO)
+        await coordinator.read(lambda state, now_ms: None)
+        left_ms, names, is_suspected = await coordinator.read(
+            lambda state, now_ms: (
+                (state.next_deadline_ms() or 0) - now_ms,
+                [node.name for node in state.nodes.values()],
+                state.network.is_active(now_ms),
             )
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        )
 
     assert [NodeName("a")] == names
     assert left_ms >= state.timing.lease_ms - 200
@@ -117,8 +117,9 @@ async def test_exit_keeps_its_age_while_the_journal_is_slow(
 ) -> None:
     """It arrives before the clock is held back, and has its turn afterwards."""
     clock = SteppedClock()
-    sender = inputs.Sender(HELLO.identity.session, connection=1, epoch=1_000, sequence=1)
-    exited = inputs.Exited(sender, round=1, exits=(replace(worker_exit(), ago_ms=100),))
+    exited = inputs.Exited(
+        replace(SENDER, sequence=1), round=1, exits=(replace(worker_exit(), ago_ms=100),)
+    )
     stepped: list[inputs.Input] = []
 
     def step(self: Stepper, input: inputs.Input, now_ms: int, turn: Turn) -> Refusal | None:
@@ -130,16 +131,39 @@ async def test_exit_keeps_its_age_while_the_journal_is_slow(
     state = State("c1", 1_000, first_epoch=1_000)
     journal = SlowJournal(clock, AWAY_MS, lambda: coordinator.submit_now(exited))
     coordinator = Coordinator(state, journal, Listeners(state), clock, announces=False)
-    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
-    try:
-        async with asyncio.timeout(60):
-            await coordinator.submit(HELLO)
-            await coordinator.read(lambda state, now_ms: None)
-            now_ms = await coordinator.read(lambda state, now_ms: now_ms)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async with running(coordinator):
+        await coordinator.submit(HELLO)
+        await coordinator.read(lambda state, now_ms: None)
+        now_ms = await coordinator.read(lambda state, now_ms: now_ms)
 
     assert inputs.Stalled(AWAY_MS) in stepped
     (found,) = [one for one in stepped if isinstance(one, inputs.Exited)]
     assert now_ms - AWAY_MS // 2 - 100 == found.exits[0].at_ms
+
+
+@pytest.mark.parametrize(
+    ("heard_ms", "taken_ms"),
+    [
+        pytest.param(100, 1_000, id="its turn comes 900 ms later"),
+        pytest.param(60_000, 60_000, id="it came while the clock still ran ahead"),
+    ],
+)
+async def test_lease_runs_from_when_the_heartbeat_came(heard_ms: int, taken_ms: int) -> None:
+    """By the clock as it is held back. A heartbeat starts no turn."""
+    clock = SteppedClock()
+    state = State("c1", 1_000, first_epoch=1_000)
+    journal = MemoryJournal("c1")
+    coordinator = Coordinator(state, journal, Listeners(state), clock, announces=False)
+    async with running(coordinator):
+        await coordinator.submit(HELLO)
+        await coordinator.read(lambda state, now_ms: None)
+        clock.passed_ms = heard_ms
+        coordinator.hear(inputs.Heartbeat(SENDER))
+        clock.passed_ms = taken_ms
+        ends_ms = await coordinator.read(
+            lambda state, now_ms: state.deadlines.get((DeadlineKind.LEASE, SENDER.session))
+        )
+
+    heard_at_ms = min(heard_ms, clock.now_ms())
+    assert ends_ms == heard_at_ms + state.timing.lease_ms
+    assert (heard_at_ms < heard_ms) == (heard_ms > 1_000)

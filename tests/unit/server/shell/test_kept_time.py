@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -18,6 +16,7 @@ from rallypoint.server.shell import coordinator as shell
 from rallypoint.server.shell.clock import JournalClock
 from rallypoint.server.shell.coordinator import Coordinator
 from rallypoint.server.shell.listeners import Listeners
+from support.core.shell import running
 from support.journal.recording import RecordingJournal
 
 READS = 40
@@ -81,15 +80,8 @@ async def live(
     clock = SteppedClock() if clock is None else clock
     journal, state, unix_ms = KeptJournal(), State("c", 1), 1_000_000
     monkeypatch.setattr(shell, "wall_ms", lambda: unix_ms + clock.ms)
-    coordinator = Coordinator(
-        state,
-        journal,
-        Listeners(state),
-        clock,
-        announces=False,
-    )
-    running = asyncio.ensure_future(coordinator.run())  # noqa: TID251  # ended below
-    async with asyncio.timeout(60):
+    coordinator = Coordinator(state, journal, Listeners(state), clock, announces=False)
+    async with running(coordinator):
         for one in inputs_:
             await coordinator.ask(one, lambda state, now_ms: None)
         for quarter in range(1, 4 * seconds + 1):
@@ -97,9 +89,6 @@ async def live(
             if quarter == 2 * seconds:
                 unix_ms += jump_ms
             await coordinator.read(lambda state, now_ms: None)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
     return journal, state
 
 
