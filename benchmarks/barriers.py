@@ -11,40 +11,35 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from harness.program import Wrong, make_parser, run
 from harness.results import Results
-from harness.tables import render_results
-from nodes.forming import WINDOW_S, read_cpu_s, server
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from harness.swarm import Gathering, SimulatedAgent, living, open_channel
+from nodes.forming import Server, coordinator, server
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.v1 import job_pb2, node_pb2
-from rallypoint.wire.channel import client_options
+from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from rallypoint.wire.errors import unpack_detail
 
 TABLE, RATE = "barriers", "small barriers"
 TOOK = "until all have their answer"
 ARRIVE = "/rallypoint.v1.BarrierService/Arrive"
-KEY = "rallypoint-worker-token"
+JOB = "barriers"
+SEPARATE = ("grpc.use_local_subchannel_pool", 1)
+"""An option: no connection is shared with another channel."""
 CHANNELS = 16
 """Connections that the workers share; on a cluster each has its own."""
-OPTIONS = (*client_options(), ("grpc.use_local_subchannel_pool", 1))
-BEAT_S = 1.0
 LIMIT_S = 60.0
 LOOP_S = 20.0
 """How long small barriers are counted."""
@@ -56,75 +51,23 @@ DEADLINE_S = 1
 """How long workers wait for one that does not come."""
 SIZES = (8, 64, 256)
 """Of the barriers beside torch's."""
-LIFTED = Path(__file__).with_name("harness") / "lifted.py"
 
 
-class Node:
-    """A node whose workers all run, and the calls of its workers."""
+class Workers:
+    """The calls of a job's workers, and its one or two nodes."""
 
-    def __init__(self, port: int, workers: int, name: str = "n", nodes: int = 1) -> None:
-        self.job_id, self.workers, self.name, self.nodes = "barriers", workers, name, nodes
-        self.second: Node | None = None
-        """The other node of the job, with one worker: that of the highest rank."""
-        self._channels = [
-            grpc.aio.insecure_channel(
-                f"127.0.0.1:{port}",
-                options=(*client_options(), ("grpc.use_local_subchannel_pool", 1)),
-            )
-            for _ in range(CHANNELS)
-        ]
+    def __init__(self, target: str, nodes: list[SimulatedAgent]) -> None:
+        self.nodes = nodes
+        self.lives: list[asyncio.Task[None]] = []
+        """Of the nodes."""
+        self._channels = [open_channel(target, SEPARATE) for _ in range(CHANNELS)]
         # Answers are not decoded: a worker decodes only its own.
         self._calls: list[Any] = [channel.unary_unary(ARRIVE) for channel in self._channels]
         self._barriers: Any = barrier_grpc.BarrierServiceStub(self._channels[0])
-        self._stream = agent_grpc.AgentServiceStub(self._channels[0]).Session()
-        self._session = secrets.token_hex(16)
-        self._sequence = self.epoch = 0
-        self.token, self.port = "", port
-        self.round = 0
-
-    async def begin(self) -> None:
-        """Join, and wait for the order to run."""
-        spec = job_pb2.JobSpec(min_nodes=self.nodes, max_nodes=self.nodes, max_restarts=100)
-        hello = agent_pb2.Hello(
-            protocol_version=1,
-            job_id=self.job_id,
-            spec=spec,
-            node_name=self.name,
-            address="10.0.0.1",
-            local_world_size=self.workers,
-            ready=agent_pb2.Ready(master_port=20_000),
-        )
-        await self._send(hello=hello)
-        while True:
-            message: Any = await self._stream.read()
-            self.epoch = message.epoch
-            desired = message.welcome.desired if message.HasField("welcome") else message.desired
-            if desired.HasField("run"):
-                self.token = desired.run.worker_token
-                self.round = desired.run.header.number
-                await self._report(started=agent_pb2.Started(pids=range(1, self.workers + 1)))
-                return
-
-    async def beat(self) -> None:
-        """Send heartbeats, and read what comes."""
-        for number in range(1, 1_000_000):
-            await self._send(heartbeat=agent_pb2.Heartbeat(number=number))
-            await self._stream.read()
-            await asyncio.sleep(BEAT_S)
-
-    async def fail(self, local_rank: int) -> None:
-        """Report that a worker has failed."""
-        exit = node_pb2.WorkerExit(exit_code=1)
-        worker = node_pb2.Worker(local_rank=local_rank, exit=exit)
-        await self._report(exited=agent_pb2.Exited(workers=[worker]))
-
-    def vanish(self) -> None:
-        """Break the node's stream, and do not come back. The calls of its workers remain."""
-        self._stream.cancel()
 
     async def await_arrivals(self, count: int) -> None:
         """Wait until so many workers wait at the only barrier."""
-        request = barrier_pb2.ListBarriersRequest(job_id=self.job_id)
+        request = barrier_pb2.ListBarriersRequest(job_id=JOB)
         async with asyncio.timeout(LIMIT_S):
             while True:
                 open_now = (await self._barriers.ListBarriers(request)).barriers
@@ -132,21 +75,10 @@ class Node:
                     return
                 await asyncio.sleep(ASK_S)
 
-    async def _report(self, **message: Any) -> None:
-        self._sequence += 1
-        for report in message.values():
-            report.round = self.round
-        await self._send(sequence=self._sequence, **message)
-
-    async def _send(self, **message: Any) -> None:
-        request = agent_pb2.SessionRequest(session_id=self._session, connection=1, **message)
-        request.epoch = self.epoch
-        await self._stream.write(request)
-
-    def request(self, rank: int, generation: int, size: int = 0, timeout_s: int = 0) -> bytes:
-        """Return the encoded request of a worker, at the barrier of all ranks."""
+    def arrive(self, rank: int, generation: int, size: int = 0, timeout_s: int = 0) -> Any:
+        """Let a worker begin to arrive at the barrier of all ranks."""
         request = barrier_pb2.ArriveRequest(
-            job_id=self.job_id,
+            job_id=JOB,
             name="benchmark",
             participant=barrier_pb2.Participant(rank=rank),
             payload=bytes(size),
@@ -154,57 +86,43 @@ class Node:
         )
         if timeout_s:
             request.timeout.CopyFrom(Duration(seconds=timeout_s))
-        return request.SerializeToString()
-
-    def arrive(self, rank: int, request: bytes, timeout_s: float = LIMIT_S) -> Any:
-        """Begin to arrive."""
+        held = self.nodes[0].held
+        assert held is not None
+        metadata = ((WORKER_TOKEN_KEY, held.worker_token),)
         call = self._calls[rank % CHANNELS]
-        return call(request, timeout=timeout_s, metadata=((KEY, self.token),))
-
-    async def close(self) -> None:
-        self._stream.cancel()
-        for channel in self._channels:
-            await channel.close()
+        return call(request.SerializeToString(), timeout=LIMIT_S, metadata=metadata)
 
 
 @asynccontextmanager
-async def node(workers: int, *, nodes: int = 1) -> AsyncIterator[tuple[Node, int]]:
-    """Run a coordinator and a job of one or two nodes; yield the first and the coordinator's pid.
+async def job(workers: int, *, nodes: int = 1) -> AsyncIterator[tuple[Workers, Server]]:
+    """Run a coordinator and a job of one or two nodes.
 
     Args:
-        workers: of the job; the second node has one of them.
+        workers: of the job; the second node has one of them: that of the highest rank.
         nodes: 1 or 2.
     """
-    command = (sys.executable, str(LIFTED), "--host", "127.0.0.1", "--port", "0")
-    async with server(*command, "--log-level", "error") as (port, pid):
-        await asyncio.sleep(WINDOW_S)
-        one = Node(port, workers + 1 - nodes, "n1", nodes)
-        both = [one]
-        if nodes > 1:
-            one.second = Node(port, 1, "n2", nodes)
-            both.append(one.second)
-        await asyncio.gather(*(each.begin() for each in both))
-        async with asyncio.TaskGroup() as tasks:
-            beats = [tasks.create_task(each.beat()) for each in both]
-            try:
-                yield one, pid
-            finally:
-                for beat in beats:
-                    beat.cancel()
-                for each in both:
-                    await each.close()
+    async with server(*coordinator(script="lifted.py")) as one:
+        runs = Gathering(nodes)
+        agents = [
+            SimulatedAgent(number, nodes, runs.one, job_id=JOB, workers=count)
+            for number, count in enumerate((workers + 1 - nodes, 1)[:nodes])
+        ]
+        made = Workers(one.target, agents)
+        channels = [open_channel(one.target, SEPARATE) for _ in agents]
+        async with living(agents, channels) as made.lives:
+            await runs.all()
+            yield made, one
 
 
 async def release(count: int, size: int, repeats: int) -> list[float]:
     """Return how long after the last arrival the last worker had its answer, in ms."""
     took_ms: list[float] = []
-    async with node(count) as (one, _):
+    async with job(count) as (one, _):
         for generation in range(repeats):
-            requests = [one.request(rank, generation, size) for rank in range(count)]
-            calls = [one.arrive(rank, requests[rank]) for rank in range(count - 1)]
+            calls = [one.arrive(rank, generation, size) for rank in range(count - 1)]
             await one.await_arrivals(count - 1)
             began_s = time.perf_counter()
-            calls.append(one.arrive(count - 1, requests[-1]))
+            calls.append(one.arrive(count - 1, generation, size))
             ends_s = await asyncio.gather(*(_end_of(call) for call in calls))
             took_ms.append((max(ends_s) - began_s) * 1000)
     return took_ms
@@ -217,45 +135,40 @@ async def _end_of(call: Any) -> float:
 
 async def rate(count: int, seconds: float) -> tuple[float, float]:
     """Return the barriers of so many workers in a minute, and the coordinator's share of a core."""
-    async with node(count) as (one, pid):
-        began_s, spent_s, generation = time.perf_counter(), read_cpu_s(pid), 0
+    async with job(count) as (one, coordinator):
+        began_s, spent_s, generation = time.perf_counter(), coordinator.cpu_s(), 0
         while time.perf_counter() - began_s < seconds:
-            calls = [one.arrive(rank, one.request(rank, generation)) for rank in range(count)]
-            await asyncio.gather(*calls)
+            await asyncio.gather(*(one.arrive(rank, generation) for rank in range(count)))
             generation += 1
         took_s = time.perf_counter() - began_s
-        return generation * 60 / took_s, (read_cpu_s(pid) - spent_s) / took_s
+        return generation * 60 / took_s, (coordinator.cpu_s() - spent_s) / took_s
 
 
-async def worker_fails(one: Node, count: int) -> tuple[float, list[Failure]]:
-    """Report a failed worker while the others wait; return when, and how their calls ended."""
-    assert one.second is not None
-    calls = [one.arrive(rank, one.request(rank, 0)) for rank in range(count - 1)]
+async def worker_fails(one: Workers) -> None:
+    """Report that the worker of the second node has failed."""
+    await one.nodes[1].fail()
+
+
+async def node_vanishes(one: Workers) -> None:
+    """Break the stream of the second node. Calls of its workers would remain."""
+    one.lives[1].cancel()
+
+
+async def is_lost(how: Break, one: Workers, count: int) -> tuple[float, list[Failure]]:
+    """Lose the last worker while the others wait; return when, and how their calls ended."""
+    calls = [one.arrive(rank, 0) for rank in range(count - 1)]
     await one.await_arrivals(count - 1)
     began_s = time.perf_counter()
-    await one.second.fail(0)
+    await how(one)
     ends = await _failures_of(calls)
     assert all(list(end.broken.lost.ranks) == [count - 1] for end in ends)
     return began_s, ends
 
 
-async def node_vanishes(one: Node, count: int) -> tuple[float, list[Failure]]:
-    """Break the stream of the second node while the others wait; return when, and how it ended."""
-    assert one.second is not None
-    calls = [one.arrive(rank, one.request(rank, 0)) for rank in range(count - 1)]
-    await one.await_arrivals(count - 1)
-    began_s = time.perf_counter()
-    one.second.vanish()
-    ends = await _failures_of(calls)
-    assert all(list(end.broken.lost.ranks) == [count - 1] for end in ends)
-    return began_s, ends
-
-
-async def worker_is_missing(one: Node, count: int) -> tuple[float, list[Failure]]:
+async def is_missing(one: Workers, count: int) -> tuple[float, list[Failure]]:
     """Wait for a worker that does not come; return the deadline, and how it ended."""
-    requests = [one.request(rank, 0, timeout_s=DEADLINE_S) for rank in range(count - 1)]
     began_s = time.perf_counter()
-    calls = [one.arrive(rank, request) for rank, request in enumerate(requests)]
+    calls = [one.arrive(rank, 0, timeout_s=DEADLINE_S) for rank in range(count - 1)]
     ends = await _failures_of(calls)
     assert all(list(end.broken.missing.ranks) == [count - 1] for end in ends)
     return began_s + DEADLINE_S, ends
@@ -283,15 +196,21 @@ async def _failure_of(call: Any) -> Failure:
     raise AssertionError("the barrier was passed")
 
 
-Break = Callable[[Node, int], Awaitable[tuple[float, list[Failure]]]]
+Break = Callable[[Workers], Awaitable[None]]
 
 
-async def breaks(how: Break, count: int, repeats: int) -> list[float]:
-    """Return how long after a barrier broke all workers knew, and knew why, in ms."""
+async def breaks(how: Break | None, count: int, repeats: int) -> list[float]:
+    """Return how long after a barrier broke all workers knew, and knew why, in ms.
+
+    Args:
+        how: loses the last worker; None: it does not come.
+        count: how many workers there are.
+        repeats: how often.
+    """
     took_ms: list[float] = []
     for _ in range(repeats):
-        async with node(count, nodes=2) as (one, _pid):
-            since_s, ends = await how(one, count)
+        async with job(count, nodes=2) as (one, _pid):
+            since_s, ends = await (is_lost(how, one, count) if how else is_missing(one, count))
             took_ms.append((max(end.end_s for end in ends) - since_s) * 1000)
     return took_ms
 
@@ -330,13 +249,13 @@ def torch_barrier(count: int, repeats: int) -> list[float]:
     return took_ms
 
 
-def measure(wanted: set[str], chosen: argparse.Namespace, results: Results) -> None:
+def measure(chosen: argparse.Namespace, results: Results) -> Wrong:
     """Add a row for each measurement."""
+    wanted = {chosen.only} if chosen.only else {"release", "rate", "loss", "torch"}
     if "release" in wanted:
         took_ms = asyncio.run(release(chosen.workers, 64, chosen.repeats))
-        results.add(
-            TABLE, f"{chosen.workers:,} workers, 64 B from each to all", TOOK, "ms", *took_ms
-        )
+        row = f"{chosen.workers:,} workers, 64 B from each to all"
+        results.add(TABLE, row, TOOK, "ms", *took_ms)
     if "torch" in wanted:
         for _ in range(chosen.turns):
             for count in chosen.sizes:
@@ -350,25 +269,24 @@ def measure(wanted: set[str], chosen: argparse.Namespace, results: Results) -> N
         for how, row in (
             (worker_fails, "a worker of 64 fails: until all others have its name"),
             (node_vanishes, "the node of a worker of 64 vanishes: until all others have its name"),
-            (worker_is_missing, "a worker of 64 is missing: from the deadline until all know"),
+            (None, "a worker of 64 is missing: from the deadline until all know"),
         ):
             results.add(TABLE, row, TOOK, "ms", *asyncio.run(breaks(how, 64, chosen.losses)))
     if "rate" in wanted:
         per_minute, share = asyncio.run(rate(8, chosen.seconds))
         results.add(RATE, "8 workers", "barriers a minute", "", per_minute)
         results.add(RATE, "8 workers", "CPU of the coordinator", "% of a core", 100 * share)
-    results.write()
+    return ()
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure barriers.")
+    parser = make_parser("Measure barriers.")
     parser.add_argument("--only", choices=["release", "rate", "loss", "torch"])
     parser.add_argument("--repeats", type=int, default=10, help="generations (default: 10)")
     parser.add_argument("--turns", type=int, default=3, help="beside torch's (default: 3)")
     parser.add_argument(
         "--quick", action="store_true", help="everything once and small: shows that it works"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     chosen = parser.parse_args()
     chosen.workers, chosen.sizes, chosen.losses, chosen.seconds = 1_024, SIZES, 5, LOOP_S
     if chosen.quick:
@@ -377,13 +295,5 @@ def parse_arguments() -> argparse.Namespace:
     return chosen
 
 
-def main() -> None:
-    chosen = parse_arguments()
-    wanted = {chosen.only} if chosen.only else {"release", "rate", "loss", "torch"}
-    results = Results(chosen.json)
-    measure(wanted, chosen, results)
-    print(render_results(results))
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, parse_arguments())

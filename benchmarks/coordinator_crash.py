@@ -20,20 +20,16 @@ suspended for longer than its lease, or ended (owners/shared.py); then etcd fail
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
-import signal
 import sys
 import tempfile
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from crashes.alone import Alone
 from crashes.play import Play
-from harness.results import describe_machine
+from harness.installed import REPOSITORY
+from harness.program import Wrong, make_parser, run
+from harness.results import Results
 from harness.trial import MeasurementFailed
 from rallypoint.client import errors
 
@@ -41,13 +37,11 @@ AWAY_S_MAX = 5.0
 """Longest time without a coordinator."""
 LIMIT_S = 11 * 60
 """No further crash after so long."""
-TABLE_EVERY = 25
-"""Crashes between two tables."""
 
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Kill the coordinator at every kind of moment.")
+    parser = make_parser("Kill the coordinator at every kind of moment.")
     parser.add_argument("--crashes", type=int, help="default: 100; with --state etcd 50")
     parser.add_argument("--agents", type=int, default=16, help="default: 16, in four jobs")
     parser.add_argument("--seed", type=int, default=1)
@@ -60,7 +54,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help="default: 660")
     parser.add_argument("--quick", action="store_true", help="3 crashes, of 8 agents or jobs")
     parser.add_argument("--calm", action="store_true", help="kill nothing: checks the model alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every crash here")
     arguments = parser.parse_args()
     arguments.away = 1.0 if arguments.quick else AWAY_S_MAX
     if arguments.crashes is None:
@@ -75,7 +68,8 @@ def parse_arguments() -> argparse.Namespace:
 def make_play(stack: ExitStack, arguments: argparse.Namespace) -> Play:
     """Return what is played, as the arguments say."""
     if arguments.state == "etcd":
-        from owners.shared import Shared  # needs etcd
+        sys.path.append(str(REPOSITORY / "tests"))  # for the etcd of the tests
+        from owners.shared import Shared
 
         return Shared(stack, arguments.jobs, arguments.seed)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-"))
@@ -83,7 +77,7 @@ def make_play(stack: ExitStack, arguments: argparse.Namespace) -> Play:
     return Alone(stack, state, arguments.agents, arguments.seed, arguments.away)
 
 
-def crash_often(play: Play, arguments: argparse.Namespace, report: dict[str, Any]) -> None:
+def crash_often(play: Play, arguments: argparse.Namespace, results: Results) -> None:
     """Crash as often as was asked for; print what comes of it as it comes."""
     play.open()
     while play.count < arguments.crashes and play.passed_s() < arguments.limit:
@@ -94,37 +88,27 @@ def crash_often(play: Play, arguments: argparse.Namespace, report: dict[str, Any
             play.recover()
         play.settle(f"crash {play.count}")
         print(f"{play.count}, {play.passed_s():.0f} s: {play.describe_last()}", flush=True)
-        if play.count % TABLE_EVERY == 0:
-            print(f"\n{play.render()}\n", flush=True)
-        if arguments.json is not None:
-            found = play.list_crashes()
-            text = json.dumps({**report, "crashes": found, "failures": play.failures}, indent=2)
-            arguments.json.write_text(text + "\n")
+        play.add_crashes(results)
+        results.write()
     play.finish()
 
 
-def main() -> int:
-    """Crash, and print the table."""
-    arguments = parse_arguments()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    report: dict[str, Any] = {
-        **describe_machine(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
-    }
-    print("\n".join(f"- {name}: {value}" for name, value in report.items()), flush=True)
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Crash; return what differs."""
     with ExitStack() as stack:
         play = make_play(stack, arguments)
+        results.wrong = play.failures
         try:
-            crash_often(play, arguments, report)
+            crash_often(play, arguments, results)
         finally:
-            print(f"\n{play.render()}", flush=True)
+            play.add_totals(results)
             if play.failures:
-                print(f"\n{len(play.failures)} differences:", *play.failures, sep="\n")
                 print(*play.tail_logs(), sep="\n")
-        return 1 if play.failures or play.count < arguments.crashes else 0
+    if play.count < arguments.crashes:
+        play.note("the end", f"{play.count} of {arguments.crashes} crashes")
+    return play.failures
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core would write its own lines
+    run(measure, parse_arguments())

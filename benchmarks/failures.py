@@ -17,18 +17,17 @@ import argparse
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 
-from harness.fleet import Aftermath, OurFleet, end_worker
+from harness.fleet import Aftermath, Fleet, end_worker
+from harness.marks import BARE, Marks
+from harness.program import Wrong, make_parser, print_failure, run
 from harness.results import Results
-from harness.stamps import Stamps
-from harness.tables import render_results
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Trial
 
 TABLE = "failures"
@@ -47,22 +46,25 @@ class Event(StrEnum):
         return f"{self}: SIGTERM at all others", f"{self}: all started again"
 
 
+@dataclass(frozen=True, slots=True)
 class Series:
     """The results of one launcher with so many agents."""
 
-    def __init__(self, results: Results, launcher: str, agents: int) -> None:
-        self._results, self._row = results, f"{agents} agents: {launcher}"
+    results: Results
+    launcher: str
+    agents: int
 
     def add(self, event: Event, happened_ns: int, after: Aftermath) -> None:
         """Take one repeat."""
+        row = f"{self.agents} agents: {self.launcher}"
         for column, at_ns in zip(event.columns, (after.terms[-1], after.starts[-1]), strict=True):
-            self._results.add(TABLE, self._row, column, "ms", (at_ns - happened_ns) / 1e6)
+            self.results.add(TABLE, row, column, "ms", (at_ns - happened_ns) / 1e6)
 
 
 class Harm:
     """Injects one kind of failure after the other into a fleet, and repairs it."""
 
-    def __init__(self, fleet: OurFleet, series: Series, chance: random.Random) -> None:
+    def __init__(self, fleet: Fleet, series: Series, chance: random.Random) -> None:
         self.fleet, self.series, self.chance = fleet, series, chance
 
     def settle(self) -> None:
@@ -79,13 +81,9 @@ class Harm:
 
     def replace_agent(self) -> None:
         """Kill an agent; when its peers run again without it, start another one."""
-        self.fleet.add(self.kill_agent())
-        self.await_whole()
-
-    def kill_agent(self) -> str:
-        """Kill an agent, and wait until its peers run again; return its name."""
         self.settle()
-        worker, agent = self.choose_agent()
+        worker = self.chance.choice(sorted(self.fleet.workers))
+        agent = self.fleet.agent_of(worker)
         others = self.fleet.workers.keys() - {worker}
         pidfd = os.pidfd_open(worker)
         happened_ns = time.monotonic_ns()
@@ -93,12 +91,9 @@ class Harm:
         after = self.await_aftermath(others, self.fleet.size - 1)
         self.series.add(Event.AGENT_KILLED, happened_ns, after)
         end_worker(pidfd)
-        return name
-
-    def choose_agent(self) -> tuple[int, int]:
-        """Return a worker and its agent."""
-        worker = self.chance.choice(sorted(self.fleet.workers))
-        return worker, self.fleet.agent_of(worker)
+        self.fleet.add(name)
+        if not self.fleet.await_round(self.fleet.size).starts:
+            raise MeasurementFailed("the job does not run with all of its nodes")
 
     def await_aftermath(self, others: Collection[int], world_size: int) -> Aftermath:
         after = self.fleet.observe(others, world_size)
@@ -106,14 +101,9 @@ class Harm:
             raise MeasurementFailed("no worker was stopped after the failure")
         return after
 
-    def await_whole(self) -> None:
-        """Wait until the job has all of its nodes again."""
-        if not self.fleet.await_round(self.fleet.size).starts:
-            raise MeasurementFailed("the job does not run with all of its nodes")
-
 
 def measure_ours(results: Results, size: int, repeats: int, chance: random.Random) -> None:
-    with Trial() as trial, closing(OurFleet(trial, size)) as fleet:
+    with Trial() as trial, closing(Fleet(trial, size)) as fleet:
         fleet.start()
         harm = Harm(fleet, Series(results, "Rallypoint", size), chance)
         for once in (harm.kill_worker, harm.replace_agent):
@@ -124,25 +114,25 @@ def measure_ours(results: Results, size: int, repeats: int, chance: random.Rando
 def measure_floor(results: Results, size: int, repeats: int) -> None:
     """Start N workers, then signal them: no launcher on one machine can be faster."""
     series = Series(results, "a bare loop", size)
-    with Trial() as trial, closing(Stamps(trial.folder)) as stamps:
+    with Trial() as trial, closing(Marks(trial.folder, BARE)) as marks:
         for _ in range(repeats):
             begun_ns = time.monotonic_ns()
             pids = [
                 os.posix_spawn(
-                    stamps.command[0],
-                    stamps.command,
+                    marks.program[0],
+                    marks.program,
                     {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size)},
                     setsid=True,  # as launchers do: the scheduler shares time by session
                 )
                 for rank in range(size)
             ]
             try:
-                starts = _take(stamps, size)
+                starts = _take(marks, size)
                 time.sleep(SETTLE_S[0])
                 signalled_ns = time.monotonic_ns()
                 for pid in pids:
                     os.kill(pid, signal.SIGTERM)
-                terms = _take(stamps, size)
+                terms = _take(marks, size)
             finally:
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)  # not reaped yet: the number is still its own
@@ -152,11 +142,11 @@ def measure_floor(results: Results, size: int, repeats: int) -> None:
             series.add(Event.WORKER_KILLED, signalled_ns, Aftermath(terms, starts))
 
 
-def _take(stamps: Stamps, count: int) -> list[int]:
-    """Return when the next `count` stamps were made, in ns, sorted."""
+def _take(marks: Marks, count: int) -> list[int]:
+    """Return when the next `count` marks were made, in ns, sorted."""
     found: list[int] = []
-    for stamp in stamps.until(time.monotonic() + WAIT_LIMIT_S):
-        found.append(stamp.clock_ns)
+    for mark in marks.until(time.monotonic() + WAIT_LIMIT_S):
+        found.append(mark.clock_ns)
         if len(found) == count:
             return sorted(found)
     raise MeasurementFailed(f"{len(found)} of {count} bare workers came")
@@ -171,46 +161,35 @@ def sizes(text: str) -> list[int]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure how failures are detected.")
+    parser = make_parser("Measure how failures are detected.")
     parser.add_argument("--agents", type=sizes, default=[2, 16, 64], metavar="N,…")
     parser.add_argument(
         "--repeats", type=int, default=REPEATS_MIN, help=f"at least {REPEATS_MIN} for a claim"
     )
     parser.add_argument("--seed", type=int, default=1, help="chooses victims and pauses")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     arguments = parser.parse_args()
     if arguments.repeats < 1:
         parser.error("--repeats must be at least 1")
     return arguments
 
 
-def list_parts(arguments: argparse.Namespace, results: Results) -> list[Callable[[], None]]:
-    """Return the parts of the measurement."""
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Measure every number of agents; what cannot be measured leaves the others out of it."""
     chance, repeats = random.Random(arguments.seed), arguments.repeats
-    parts: list[Callable[[], None]] = []
+    wrong = []
     for size in arguments.agents:
-        parts.append(partial(measure_floor, results, size, repeats))
-        parts.append(partial(measure_ours, results, size, repeats, chance))
-    return parts
-
-
-def main() -> int:
-    arguments = parse_arguments()
-    # A plain SIGTERM would end this process and leave the launchers behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    results = Results(arguments.json)
-    has_failed = False
-    for part in list_parts(arguments, results):
-        try:
-            part()
-        except MeasurementFailed as error:  # the others are measured all the same
-            has_failed = True
-            notes = getattr(error, "__notes__", [])
-            print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
-        results.write()
-    print(render_results(results))
-    return 1 if has_failed else 0
+        for part in (
+            partial(measure_floor, results, size, repeats),
+            partial(measure_ours, results, size, repeats, chance),
+        ):
+            try:
+                part()
+            except MeasurementFailed as error:
+                print_failure(error)
+                wrong.append(f"{size} agents: {error}")
+            results.write()
+    return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(measure, parse_arguments())

@@ -1,9 +1,8 @@
 """Start, end and memory of a job beside torchrun: one node, and two nodes of this machine.
 
 First with workers that do not import torch: the launcher is measured. A worker's first statement
-reads CLOCK_MONOTONIC, which all processes of a machine share. Then the worker reports over a
-datagram socket and waits. Nothing polls, and the time of the report itself does not count. A start
-is the time from just before the first command to the last worker's first line; an end that from the
+reads CLOCK_MONOTONIC, and it waits for SIGTERM to exit with 0 (see `harness/marks.py`). A start is
+the time from just before the first command to the last worker's first line; an end that from the
 end of the workers until all commands have returned.
 
 Then with workers of one node that import torch: until the last one is in its main program, and the
@@ -15,21 +14,21 @@ memory of all processes, workers included. All kinds take turns.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 
+from harness.jobs import Job, Launcher
+from harness.marks import BARE, MAIN, REDUCED, TRAINING, Marks
+from harness.marks import START as START_MARK
+from harness.program import Wrong, make_parser, run
 from harness.quickest import meet_at, torchrun
 from harness.results import Results
-from harness.tables import render_results
-from harness.trial import MeasurementFailed, Process, Trial, measure_memory
-from recoveries.jobs import Job, Launcher
-from recoveries.marks import Marks
+from harness.trial import WAIT_LIMIT_S, Process, Trial, free_endpoint, measure_memory
 
 SETTLE_S = 0.5
 """Memory is read this long after the last worker's start, when the launcher is idle."""
@@ -52,159 +51,94 @@ WORKERS = (1, 2, 8)
 IMPORT_LIMIT_S = 300.0
 """For their first all-reduce; 32 workers on two cores take a minute."""
 
-Sizes = dict[str, float]
+TWO = ("--nproc-per-node", "2")
+COMMANDS: dict[str, Callable[[], list[list[str]]]] = {
+    STANDALONE: lambda: [["node-agent", "--standalone", *TWO]],
+    STANDALONE_TORCHRUN: lambda: [torchrun("--standalone", *TWO)],
+    HOSTED: lambda: [["node-agent", "--nnodes", "2", "--rdzv-endpoint", free_endpoint()]] * 2,
+    TORCHRUN: lambda: [torchrun(*meet_at(free_endpoint()), "--rdzv-id", "launch")] * 2,
+}
+"""One for each node, without the workers' script; those without a coordinator beside them."""
+ROWS = (STANDALONE, STANDALONE_TORCHRUN, HOSTED, SEPARATE, RUNNING, TORCHRUN)
 
 
-def free_endpoint() -> str:
-    """Return an address of this machine with a port that no other process has now."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        return f"127.0.0.1:{reserved.getsockname()[1]}"
+def list_commands(row: str, trial: Trial) -> tuple[list[list[str]], list[Process]]:
+    """Return the command of each node, and what else belongs to the launcher and runs already."""
+    if row in COMMANDS:
+        return COMMANDS[row](), []
+    coordinator, address = trial.start_coordinator("--startup-window", "0")
+    command = ["node-agent", "--coordinator", address, "--nnodes", "2", "--job-id", "launch"]
+    return [command] * 2, [coordinator]
 
 
-def run(
-    results: Results,
-    trial: Trial,
-    row: str,
-    commands: Sequence[list[str]],
-    *,
-    workers: int,
-    beside: Sequence[Process] = (),
-    began_ns: int | None = None,
-) -> Sizes:
-    """Run a job to its end, and add a row; return the memory of each launcher in MB, by name.
-
-    Args:
-        results: get the row.
-        trial: owns the processes.
-        row: names the kind.
-        commands: one for each node, without the workers' script.
-        workers: of all nodes.
-        beside: what else belongs to the launcher.
-        began_ns: since when the start counts; by default from just before the first command.
-    """
-    began_ns = time.monotonic_ns() if began_ns is None else began_ns
-    nodes = [trial.start([*command, *trial.script]) for command in commands]
-    stamps = trial.collect(workers)
-    time.sleep(SETTLE_S)
-    pids = [stamp.pid for stamp in stamps]
-    sizes = {one.name: measure_memory(one.popen.pid, pids) for one in (*beside, *nodes)}
-    released_ns = time.monotonic_ns()
-    trial.release(stamps, nodes)
-    ended_ns = time.monotonic_ns()
-    last_ns = max(stamp.clock_ns for stamp in stamps)
-    results.add(TABLE, row, START, "s", (last_ns - began_ns) / 1e9)
-    results.add(TABLE, row, END, "s", (ended_ns - released_ns) / 1e9)
-    results.add(TABLE, row, LAUNCHERS, "MB", sum(sizes.values()))
-    return sizes
-
-
-def standalone(results: Results) -> None:
-    with Trial() as trial:
-        command = ["node-agent", "--standalone", "--nproc-per-node", "2"]
-        run(results, trial, STANDALONE, [command], workers=2)
-
-
-def standalone_torchrun(results: Results) -> None:
-    with Trial() as trial:
-        command = torchrun("--standalone", "--nproc-per-node", "2")
-        run(results, trial, STANDALONE_TORCHRUN, [command], workers=2)
-
-
-def hosted(results: Results) -> None:
-    with Trial() as trial:
-        command = ["node-agent", "--nnodes", "2", "--rdzv-endpoint", free_endpoint()]
-        run(results, trial, HOSTED, [command] * 2, workers=2)
-
-
-def separate(results: Results) -> None:
-    _separate(results, SEPARATE)
-
-
-def running(results: Results) -> None:
-    _separate(results, RUNNING)
-
-
-def _separate(results: Results, row: str) -> None:
-    with Trial() as trial:
+def bare(row: str, results: Results) -> None:
+    """Run a job of two bare workers to its end, and add what was measured."""
+    with Trial() as trial, closing(Marks(trial.folder, BARE)) as marks:
         began_ns = time.monotonic_ns()
-        flags = ["--host", "127.0.0.1", "--port", "0", "--startup-window", "0"]
-        coordinator = trial.start(["coordinator", *flags], stdout=subprocess.PIPE)
-        address = trial.read_address(coordinator)
-        command = ["node-agent", "--coordinator", address, "--nnodes", "2", "--job-id", "launch"]
-        sizes = run(
-            *(results, trial, row, [command] * 2),
-            workers=2,
-            beside=[coordinator],
-            began_ns=began_ns if row == SEPARATE else None,
+        commands, beside = list_commands(row, trial)
+        if row != SEPARATE:
+            began_ns = time.monotonic_ns()
+        nodes = [trial.start([*command, *marks.script]) for command in commands]
+        ends = [node.pidfd for node in nodes]
+        world = marks.await_world(2, (START_MARK,), WAIT_LIMIT_S, ends=ends)
+        time.sleep(SETTLE_S)
+        own, sizes = (
+            [measure_memory(one.popen.pid, world.pids) for one in some] for some in (beside, nodes)
         )
-        if row == RUNNING:
-            results.add(MEMORY, COORDINATOR, EACH, "MB", sizes.pop(coordinator.name))
-            results.add(MEMORY, AGENT, EACH, "MB", max(sizes.values()))
-
-
-def two_torchruns(results: Results) -> None:
-    with Trial() as trial:
-        command = torchrun(*meet_at(free_endpoint()), "--rdzv-id", "launch")
-        sizes = run(results, trial, TORCHRUN, [command] * 2, workers=2)
-        results.add(MEMORY, WITH_STORE, EACH, "MB", max(sizes.values()))
-        results.add(MEMORY, WITHOUT_STORE, EACH, "MB", min(sizes.values()))
+        released_ns = time.monotonic_ns()
+        for pid in world.pids:
+            os.kill(pid, signal.SIGTERM)  # they exit with 0
+        trial.await_success(nodes)
+        ended_ns = time.monotonic_ns()
+    results.add(TABLE, row, START, "s", (world.last_ns[0] - began_ns) / 1e9)
+    results.add(TABLE, row, END, "s", (ended_ns - released_ns) / 1e9)
+    results.add(TABLE, row, LAUNCHERS, "MB", sum(own) + sum(sizes))
+    if row == RUNNING:
+        results.add(MEMORY, COORDINATOR, EACH, "MB", *own)
+        results.add(MEMORY, AGENT, EACH, "MB", max(sizes))
+    elif row == TORCHRUN:
+        results.add(MEMORY, WITH_STORE, EACH, "MB", max(sizes))
+        results.add(MEMORY, WITHOUT_STORE, EACH, "MB", min(sizes))
 
 
 def importing(launcher: Launcher, workers: int, results: Results) -> None:
-    with Trial() as trial:
-        marks = Marks(trial.folder)
-        job = Job(trial, launcher, marks.command, nodes=1, workers=workers)
-        world = marks.await_world(workers, (), IMPORT_LIMIT_S, job.ends)
+    """Run a job of one node whose workers import torch, and add what was measured."""
+    with Trial() as trial, closing(Marks(trial.folder, TRAINING)) as marks:
+        job = Job(trial, launcher, marks.script, nodes=1, workers=workers)
+        world = marks.await_world(workers, (MAIN, REDUCED), IMPORT_LIMIT_S, ends=job.ends)
         time.sleep(SETTLE_S)
         job.check_forked(world.pids)
         row = f"{workers} worker{'s' if workers > 1 else ''}: {launcher}"
-        results.add(TORCH, row, IN_MAIN, "s", (world.main_ns - job.began_ns) / 1e9)
+        results.add(TORCH, row, IN_MAIN, "s", (world.last_ns[0] - job.began_ns) / 1e9)
         results.add(TORCH, row, ALL, "MB", job.measure_memory())
-        marks.close()
-
-
-KINDS: tuple[Callable[[Results], None], ...] = (
-    *(standalone, standalone_torchrun),
-    *(hosted, separate, running, two_torchruns),
-)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Start, end and memory of a job.")
+    parser = make_parser("Start, end and memory of a job.")
     parser.add_argument(
         "--runs", type=int, default=RUNS_MIN, help=f"at least {RUNS_MIN} for a claim"
     )
     parser.add_argument(
         "--workers", type=int, nargs="+", default=WORKERS, metavar="N", help="that import torch"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     arguments = parser.parse_args()
     if min(arguments.runs, *arguments.workers) < 1:
         parser.error("--runs and --workers must be at least 1")
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    # A plain SIGTERM would end this process and leave the launchers behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    results = Results(arguments.json)
-    kinds = list(KINDS)
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Measure all kinds in turn."""
+    kinds = [partial(bare, row) for row in ROWS]
     kinds += [partial(importing, one, n) for n in arguments.workers for one in Launcher]
-    try:
-        for number in range(arguments.runs + 1):
-            # The first run does not count: it reads files from the disk.
-            for kind in kinds:
-                kind(results if number else Results())
-            results.write()
-            print(f"run {number} of {arguments.runs}", file=sys.stderr)
-    except MeasurementFailed as error:
-        notes = getattr(error, "__notes__", [])
-        print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
-        return 1
-    print(render_results(results))
-    return 0
+    for number in range(arguments.runs + 1):
+        # The first run does not count: it reads files from the disk.
+        for kind in kinds:
+            kind(results if number else Results())
+        results.write()
+        print(f"run {number} of {arguments.runs}", file=sys.stderr)
+    return ()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(measure, parse_arguments())

@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from contextlib import closing
 
+from harness.jobs import Job, Launcher
+from harness.marks import MAIN, REDUCED, TRAINING, Marks
+from harness.program import Wrong, make_parser, print_failure, run
 from harness.results import Results
-from harness.tables import render_results
 from harness.trial import MeasurementFailed, Trial
-from recoveries.jobs import Job, Launcher
-from recoveries.marks import Marks
 
 TABLE = "recovery"
 REPEATS_MIN = 9
@@ -39,17 +39,17 @@ BACK = ("SIGKILL to all in main", "SIGKILL to first all-reduce")
 LAUNCHERS = "memory of launchers"
 
 
-def measure(launcher: Launcher, workers: int, victim: int, results: Results) -> None:
+def measure_one(launcher: Launcher, workers: int, victim: int, results: Results) -> None:
     """Run one job, kill one of its workers, and add what was measured.
 
     Raises:
         MeasurementFailed: the job did not start, or did not survive.
     """
-    with Trial() as trial:
-        marks = Marks(trial.folder)
-        job = Job(trial, launcher, marks.command, nodes=NODES, workers=workers)
-        world = marks.await_world(NODES * workers, (), START_LIMIT_S, job.ends)
-        for column, at_ns in zip(STARTED, (world.main_ns, world.reduced_ns), strict=True):
+    size = NODES * workers
+    with Trial() as trial, closing(Marks(trial.folder, TRAINING)) as marks:
+        job = Job(trial, launcher, marks.script, nodes=NODES, workers=workers)
+        world = marks.await_world(size, (MAIN, REDUCED), START_LIMIT_S, ends=job.ends)
+        for column, at_ns in zip(STARTED, world.last_ns, strict=True):
             results.add(TABLE, launcher, column, "s", (at_ns - job.began_ns) / 1e9)
         time.sleep(PAUSE_S)
         job.check_forked(world.pids)
@@ -57,12 +57,12 @@ def measure(launcher: Launcher, workers: int, victim: int, results: Results) -> 
         time.sleep(PAUSE_S)
         killed_ns = time.monotonic_ns()
         os.kill(world.pids[victim % len(world.pids)], signal.SIGKILL)
-        after = marks.await_world(NODES * workers, world.pids, BACK_LIMIT_S, job.ends)
+        old, ends = world.pids, job.ends
+        after = marks.await_world(size, (MAIN, REDUCED), BACK_LIMIT_S, old=old, ends=ends)
         job.check_forked(after.pids)
-        for column, at_ns in zip(BACK, (after.main_ns, after.reduced_ns), strict=True):
+        for column, at_ns in zip(BACK, after.last_ns, strict=True):
             results.add(TABLE, launcher, column, "s", (at_ns - killed_ns) / 1e9)
         results.add(TABLE, launcher, LAUNCHERS, "MB", memory_mb)
-        marks.close()
 
 
 def take_turn(number: int, workers: int, launchers: list[Launcher], results: Results) -> None:
@@ -71,16 +71,15 @@ def take_turn(number: int, workers: int, launchers: list[Launcher], results: Res
     for launcher in (*launchers[at:], *launchers[:at]):
         began_s = time.monotonic()
         try:
-            measure(launcher, workers, number, results)
+            measure_one(launcher, workers, number, results)
         except MeasurementFailed as error:
-            notes = getattr(error, "__notes__", ())
-            print(f"{launcher}: {error}", *notes, sep="\n", file=sys.stderr)
+            print_failure(error)
             results.miss(TABLE, launcher, BACK[1], "s")
         print(f"turn {number}, {launcher}: {time.monotonic() - began_s:.0f} s", file=sys.stderr)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How soon training runs again after a failure.")
+    parser = make_parser("How soon training runs again after a failure.")
     parser.add_argument(
         "--repeats", type=int, default=REPEATS_MIN, help=f"at least {REPEATS_MIN} for a claim"
     )
@@ -92,27 +91,22 @@ def parse_arguments() -> argparse.Namespace:
         help="leave the others out",
     )
     parser.add_argument("--workers", type=int, default=WORKERS, help="of each node")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     arguments = parser.parse_args()
     if min(arguments.repeats, arguments.workers) < 1:
         parser.error("--repeats and --workers must be at least 1")
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    # A plain SIGTERM would end this process and leave the launchers behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    results = Results(arguments.json)
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Measure all launchers in turn."""
     # So that no launcher is the one that reads torch from the disk.
     subprocess.run([sys.executable, "-c", "import torch.distributed.run"], check=True)
     launchers = [one for one in Launcher if one.name.lower() in arguments.launchers]
     for number in range(arguments.repeats):
         take_turn(number, arguments.workers, launchers, results)
         results.write()
-    print(render_results(results))
-    return 0
+    return ()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(measure, parse_arguments())

@@ -2,7 +2,7 @@
 
 At random instants a random process, an agent or the coordinator, is stopped (SIGSTOP) for up to a
 second; several can be stopped at the same time. No round may end, no node may be lost, no restart
-may be charged, and the same worker processes must run to the end. At the first stamp of any worker
+may be charged, and the same worker processes must run to the end. At the first mark of any worker
 the soak fails with exit code 1.
 
     python benchmarks/soak.py --agents 32 --seconds 1800
@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import os
 import random
 import signal
-import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
-import grpc
-
-from harness.fleet import OurFleet
-from harness.results import describe_machine
-from harness.trial import MeasurementFailed, Trial
+from harness.fleet import Fleet
+from harness.marks import START
+from harness.program import Wrong, make_parser, run
+from harness.results import Results
+from harness.trial import Trial
+from rallypoint.client import Client
 from rallypoint.v1 import job_pb2
-from rallypoint.v1 import job_service_pb2 as service_pb2
-from rallypoint.v1 import job_service_pb2_grpc as service_grpc
 
+TABLE = "soak"
 GAP_S = 0.25
 """Mean time between two stops."""
 STOP_S = 1.0
@@ -38,7 +35,6 @@ STOP_S = 1.0
 PROGRESS_S = 60.0
 AFTERWARDS_S = 6.5
 """How long nothing may happen after the last stop: a lease of 5 s and a margin."""
-ANSWER_S_MAX = 10.0
 COORDINATOR_SHARE = 0.1
 """Share of the stops that hit the coordinator, whatever the number of agents."""
 
@@ -95,7 +91,7 @@ class Stops:
 class Soak:
     """Watches a fleet while some of its processes are stopped."""
 
-    def __init__(self, fleet: OurFleet, arguments: argparse.Namespace) -> None:
+    def __init__(self, fleet: Fleet, arguments: argparse.Namespace) -> None:
         self.fleet = fleet
         self.seconds: float = arguments.seconds
         self.stops = Stops(
@@ -122,7 +118,7 @@ class Soak:
                     stop_s = now_s + self.stops.chance.expovariate(1 / GAP_S)
                 if now_s >= told_s:
                     told_s += PROGRESS_S
-                    print(f"{now_s - began_s:.0f} s: {self.describe()}", flush=True)
+                    print(f"{now_s - began_s:.0f} s: {self.count()}", flush=True)
                 self.watch(min(stop_s, self.stops.next_s(), told_s, end_s))
         finally:
             self.stops.release_due(float("inf"))
@@ -131,9 +127,9 @@ class Soak:
 
     def watch(self, until_s: float) -> None:
         """Wait until a time; no worker may start or be signalled before."""
-        for stamp in self.fleet.stamps.until(until_s):
-            what = "was started" if stamp.is_start else "got SIGTERM"
-            raise FalseDeath(f"the worker of rank {stamp.rank}, pid {stamp.pid}, {what}")
+        for mark in self.fleet.marks.until(until_s):
+            what = "was started" if mark.kind == START else "got SIGTERM"
+            raise FalseDeath(f"the worker of rank {mark.rank}, pid {mark.pid}, {what}")
 
     def compare(self) -> None:
         """Check that the job is the same as before."""
@@ -151,19 +147,22 @@ class Soak:
 
     def ask(self) -> job_pb2.Job:
         """Return the job as the coordinator shows it."""
-        with grpc.insecure_channel(self.fleet.address) as channel:
-            request = service_pb2.GetJobRequest(job_id=self.fleet.job_id)
-            return service_grpc.JobServiceStub(channel).GetJob(request, timeout=ANSWER_S_MAX).job
+        with Client(self.fleet.address) as client:
+            return client.get_job(self.fleet.job_id).job
 
-    def describe(self) -> str:
+    def count(self) -> dict[str, float]:
+        """Return what was done so far, and what the coordinator has noticed of it."""
         stops, events = self.stops, self.fleet.count_events()
-        return (
-            f"{stops.count} stops, {stops.coordinator_count} of them of the coordinator, "
-            f"{stops.together_max} at once at most, {stops.overlong_s * 1000:.0f} ms overlong; "
-            f"nodes lost: {events.get('node_lost', 0)}, rounds: {events.get('round_sealed', 0)}, "
-            f"streams broken: {events.get('node_disconnected', 0)}, "
-            f"stalls noticed: {events.get('coordinator_stalled', 0)}"
-        )
+        return {
+            "stops": stops.count,
+            "of the coordinator": stops.coordinator_count,
+            "at once at most": stops.together_max,
+            "ms overlong": stops.overlong_s * 1000,
+            "nodes lost": events["node_lost"],
+            "rounds": events["round_sealed"],
+            "streams broken": events["node_disconnected"],
+            "stalls noticed": events["coordinator_stalled"],
+        }
 
 
 def pids(job: job_pb2.Job) -> list[int]:
@@ -171,7 +170,7 @@ def pids(job: job_pb2.Job) -> list[int]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Stop agents and coordinator for moments.")
+    parser = make_parser("Stop agents and coordinator for moments.")
     parser.add_argument("--agents", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument(
@@ -184,31 +183,20 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    # A plain SIGTERM would end this process and leave agents behind, some of them stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    for name, value in describe_machine().items():
-        print(f"- {name}: {value}")
-    print(f"- date: {datetime.now(UTC).isoformat(timespec='seconds')}")
-    print(f"- soak: {json.dumps(vars(arguments))}", flush=True)
-    try:
-        with Trial() as trial, closing(OurFleet(trial, arguments.agents)) as fleet:
-            fleet.start()
-            soak = Soak(fleet, arguments)
-            try:
-                soak.run()
-            finally:
-                print(f"in all: {soak.describe()}", flush=True)
-    except FalseDeath as death:
-        print(f"FALSE DEATH: {death}")
-        return 1
-    except MeasurementFailed as error:
-        print(f"cannot soak: {error}", *getattr(error, "__notes__", []), sep="\n", file=sys.stderr)
-        return 1
-    print("0 false deaths")
-    return 0
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Soak a fleet; return how it noticed a stop."""
+    wrong = []
+    with Trial() as trial, closing(Fleet(trial, arguments.agents)) as fleet:
+        fleet.start()
+        soak = Soak(fleet, arguments)
+        try:
+            soak.run()
+        except FalseDeath as death:
+            wrong.append(f"FALSE DEATH: {death}")
+        for column, count in soak.count().items():
+            results.add(TABLE, f"{arguments.agents} agents", column, "", count)
+    return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(measure, parse_arguments())

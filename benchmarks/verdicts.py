@@ -15,31 +15,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
-import shlex
 import signal
 import socket
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
+from harness.program import Wrong, make_parser, run
+from harness.results import Results
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Trial
-from rallypoint.v1 import job_service_pb2 as service_pb2
-from rallypoint.v1 import job_service_pb2_grpc as service_grpc
+from rallypoint.client import Client
 from rallypoint.v1 import verdict_pb2
-from rallypoint.wire.channel import client_options
 
+TABLE, ALL = "verdicts", "all"
 HANGS = ("hung", "hung elsewhere", "recorded teardown")
 KINDS = ("exception", "recorded", "segv", "kill", "exit", "teardown", *HANGS, "oom")
 """What the first worker does; `draw_plan` says more of those that hang."""
@@ -80,6 +74,21 @@ class Cascade:
     """The culprit's exit code and signal are right too, and for `oom` that it was killed by OOM."""
     evidence: str
     text: str
+
+    def add_to(self, results: Results) -> None:
+        """Add it to the rows that it belongs to, and print it if something is wrong."""
+        is_right = self.named == self.culprit
+        when = "before its own end" if self.early else "after it"
+        for row in (f"{self.kind}, others fail {when}", ALL):
+            results.add(TABLE, row, "right", "", is_right)
+            results.add(TABLE, row, "exactly", "", is_right and self.is_exact)
+            results.add(TABLE, row, "readable after", "ms", self.readable_s * 1000)
+        results.cases.append(asdict(self))
+        words = "right" if is_right else "WRONG"
+        print(f"round {self.round}: {self.kind}, {when}: {words}", file=sys.stderr)
+        if not (is_right and self.is_exact):
+            print(f"  the culprit was {self.culprit}; {self.text}", file=sys.stderr)
+            print(f"  {self.evidence}", file=sys.stderr)
 
 
 class Inbox:
@@ -185,7 +194,7 @@ def draw_plan(
 
 
 def run_cascade(
-    inbox: Inbox, jobs: service_grpc.JobServiceStub, plan: dict[str, Any], round: int, world: int
+    inbox: Inbox, client: Client, plan: dict[str, Any], round: int, world: int
 ) -> Cascade:
     ready = inbox.wait_ready(round, world)
     plan["ports"] = [ready[rank][0] for rank in range(world)]
@@ -194,7 +203,7 @@ def run_cascade(
     deadline_s = time.monotonic() + WAIT_LIMIT_S
     readable_ns = 0
     while True:
-        job = jobs.GetJob(service_pb2.GetJobRequest(job_id="verdicts"), timeout=WAIT_LIMIT_S).job
+        job = client.get_job("verdicts").job
         now_ns, verdict = time.monotonic_ns(), job.verdict
         if verdict.round == round:
             readable_ns = readable_ns or now_ns
@@ -224,16 +233,14 @@ def run_cascade(
     )
 
 
-def run_cascades(arguments: argparse.Namespace) -> list[Cascade]:
-    chance, found = random.Random(arguments.seed), list[Cascade]()
+def run_cascades(arguments: argparse.Namespace, results: Results) -> None:
+    """Run a job through all cascades, and add what came of each."""
+    chance = random.Random(arguments.seed)
     world = arguments.nodes * arguments.workers
     folder = tempfile.TemporaryDirectory(prefix="verdicts-")
     with folder, memory_group() as group, Trial() as trial:
         inbox = Inbox(Path(folder.name))
-        coordinator = trial.start(
-            ["coordinator", "--host", "127.0.0.1", "--port", "0"], stdout=subprocess.PIPE
-        )
-        target = trial.read_address(coordinator)
+        _, target = trial.start_coordinator()
         flags = ["--coordinator", target, "--job-id", "verdicts", "--local-addr", "127.0.0.1"]
         flags += ["--nnodes", str(arguments.nodes), "--nproc-per-node", str(arguments.workers)]
         flags += ["--max-restarts", "100000", "--restart-backoff", "0", "--crash-loop", "0"]
@@ -241,61 +248,35 @@ def run_cascades(arguments: argparse.Namespace) -> list[Cascade]:
         script = [str(Path(__file__).with_name("harness") / "cascade.py"), str(inbox.path)]
         for number in range(arguments.nodes):
             trial.start(["node-agent", *flags, "--node-name", f"node{number}", *script])
-        with grpc.insecure_channel(target, options=client_options()) as channel:
-            jobs = service_grpc.JobServiceStub(channel)
+        with Client(target) as client:
             for number in range(arguments.cascades):
                 plan = draw_plan(chance, number, arguments, group)
-                cascade = run_cascade(inbox, jobs, plan, number + 1, world)
-                found.append(cascade)
-                print_cascade(cascade)
+                run_cascade(inbox, client, plan, number + 1, world).add_to(results)
         for _, address in inbox.wait_ready(arguments.cascades + 1, world).values():
             inbox.send(address, {})
-    return found
 
 
-def print_cascade(cascade: Cascade) -> None:
-    right = "right" if cascade.named == cascade.culprit else "WRONG"
-    when = "early" if cascade.early else "late"
-    print(
-        f"round {cascade.round} {cascade.kind} {when}: {right}, readable after "
-        f"{cascade.readable_s * 1000:.0f} ms",
-        file=sys.stderr,
-    )
-    if cascade.named != cascade.culprit or not cascade.is_exact:
-        print(f"  the culprit was {cascade.culprit}; {cascade.text}", file=sys.stderr)
-        print(f"  {cascade.evidence}", file=sys.stderr)
-
-
-def render(report: dict[str, object], found: list[Cascade]) -> str:
-    lines = [f"- {name}: {value}" for name, value in report.items()]
-    lines += ["", "| the culprit | cascades | right | exactly | readable after, median (max) |"]
-    lines += ["|---|---|---|---|---|"]
-    for early in (False, True):
-        for kind in dict.fromkeys(cascade.kind for cascade in found):
-            some = [one for one in found if (one.kind, one.early) == (kind, early)]
-            if some:
-                when = "before its own end" if early else "after it"
-                lines.append(f"| {kind}, others fail {when} | {_cells(some)} |")
-    return "\n".join([*lines, f"| all | {_cells(found)} |"])
-
-
-def _cells(some: list[Cascade]) -> str:
-    right = sum(one.named == one.culprit for one in some)
-    exact = sum(one.named == one.culprit and one.is_exact for one in some)
-    times = [one.readable_s * 1000 for one in some]
-    return (
-        f"{len(some)} | {right} | {exact} | {statistics.median(times):.0f} ms ({max(times):.0f} ms)"
-    )
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Run all cascades; judge the verdicts."""
+    run_cascades(arguments, results)
+    right = results.samples(TABLE, ALL, "right")
+    slowest_ms = max(results.samples(TABLE, ALL, "readable after"))
+    wrong = []
+    if sum(right) < RIGHT_MIN * len(right):
+        wrong.append(f"{sum(right):.0f} of {len(right)} verdicts are right")
+    if slowest_ms > READABLE_S_MAX * 1000:
+        wrong.append(f"a verdict was readable after {slowest_ms:.0f} ms")
+    return wrong
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Count the verdicts that name the right worker.")
+    """Parse the command line."""
+    parser = make_parser("Count the verdicts that name the right worker.")
     parser.add_argument("--cascades", type=int, default=120)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="on each node")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every cascade here")
     arguments = parser.parse_args()
     if arguments.cascades < 1 or not 2 <= arguments.nodes * arguments.workers <= 250:
         parser.error("needs a cascade and 2 to 250 workers")
@@ -304,33 +285,5 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    # A plain SIGTERM would end this process and leave the agents behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    began, load = datetime.now(UTC), os.getloadavg()[0]
-    try:
-        found = run_cascades(arguments)
-    except MeasurementFailed as error:
-        notes = getattr(error, "__notes__", [])
-        print(f"measurement failed: {error}", *notes, sep="\n", file=sys.stderr)
-        return 2
-    report: dict[str, object] = {
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "load before": round(load, 2),
-        "date": began.isoformat(timespec="seconds"),
-        "command": shlex.join(["python", *sys.argv]),
-        "nodes x workers": f"{arguments.nodes} x {arguments.workers}",
-    }
-    print(render(report, found))
-    right = sum(cascade.named == cascade.culprit for cascade in found) / len(found)
-    slowest_s = max(cascade.readable_s for cascade in found)
-    if arguments.json:
-        cascades = [{name: getattr(one, name) for name in Cascade.__slots__} for one in found]
-        arguments.json.write_text(json.dumps({**report, "cascades": cascades}, indent=2) + "\n")
-    return 0 if right >= RIGHT_MIN and slowest_s <= READABLE_S_MAX else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(measure, parse_arguments())

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,17 @@ sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
 )  # started as a script, it sees only its folder
 
-from harness.swarm import METHOD, SimulatedAgent, Traffic
-from nodes.forming import Gathering
+from harness.swarm import METHOD, Gathering, SimulatedAgent, running_job
+from harness.swarm import open_channel as open_separate
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import node_pb2, scope_pb2
-from rallypoint.wire.channel import client_options
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 CROWD = 4_096
 """Nodes of the large job."""
-STREAMS_PER_CHANNEL = 256
 CALLS_AT_ONCE = 16
 CALLS_PER_CONNECTION = 50
 """Of those that are never read: gRPC lets a connection have 100 calls."""
@@ -63,6 +62,8 @@ class Attack:
         self.fresh = itertools.count()
         self.metadata: tuple[tuple[str, str], ...] = ()
         self.tasks: list[asyncio.Task[None]] = []
+        self.stack = AsyncExitStack()
+        """Never closed: the process ends."""
 
     async def call(self, path: str, request: bytes) -> None:
         """Make a call of one request, and read its answer."""
@@ -99,30 +100,14 @@ class Attack:
             pass  # it was refused before it was written
         self.codes[(await call.code()).name] += 1
 
-    async def join(self, workers: int = 1) -> Joined:
+    async def join(self, workers: int = 1) -> SimulatedAgent:
         """Join a job as a node, and wait for its Run."""
-        agent = Joined(0, 1, Traffic(), lambda: None, workers=workers, job_id=JOB)
-        agent.ran = asyncio.Event()
+        runs = Gathering(1)
+        agent = SimulatedAgent(0, 1, runs.one, workers=workers, job_id=JOB)
         agent.metadata = self.metadata
         self.tasks.append(asyncio.create_task(agent.live(self.channel)))  # noqa: TID251
-        async with asyncio.timeout(STEP_S):
-            await agent.ran.wait()
+        await runs.all()
         return agent
-
-
-class Joined(SimulatedAgent):
-    """A node of the attacker."""
-
-    token: str
-    """Of its workers."""
-    ran: asyncio.Event
-
-    async def _take(self, message: agent_pb2.SessionResponse) -> None:
-        for desired in (message.desired, message.welcome.desired):
-            if desired.HasField("run"):
-                self.token = desired.run.worker_token
-                self.ran.set()
-        await super()._take(message)
 
 
 NO_ROOM = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1_024))
@@ -131,8 +116,7 @@ NO_ROOM = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1_024))
 
 def open_channel(target: str, *more: tuple[str, int]) -> grpc.aio.Channel:
     """Return a channel that takes messages of any length."""
-    options = [*client_options(), ("grpc.max_receive_message_length", -1), *more]
-    return grpc.aio.insecure_channel(target, options=options)
+    return open_separate(target, ("grpc.max_receive_message_length", -1), *more)
 
 
 def bearer(name: str) -> tuple[tuple[str, str], ...]:
@@ -261,17 +245,18 @@ async def fresh_barriers(attack: Attack) -> Begin:
     return lambda: attack.repeat(lambda: attack.call(*arrive()), 400)
 
 
-async def as_worker(attack: Attack) -> Joined:
+async def as_worker(attack: Attack) -> SimulatedAgent:
     """Let the attacker have nothing but the token of a worker."""
     attack.metadata = bearer("AGENT")
     agent = await attack.join()
-    attack.metadata = ((WORKER_TOKEN_KEY, agent.token),)
+    assert agent.held is not None
+    attack.metadata = ((WORKER_TOKEN_KEY, agent.held.worker_token),)
     return agent
 
 
 def new_hello(job_id: str, number: int = 0) -> agent_pb2.SessionRequest:
     """Return the Hello of a new node."""
-    agent = SimulatedAgent(number, 1, Traffic(), lambda: None, job_id=job_id)
+    agent = SimulatedAgent(number, 1, lambda: None, job_id=job_id)
     message = agent.hello()
     message.session_id, message.connection = agent.session_id, 1
     return message
@@ -352,20 +337,9 @@ async def long_failures(attack: Attack) -> Begin:
 
 async def crowd(attack: Attack) -> Begin:
     """Let a job of 4,096 nodes run."""
-    gathering = Gathering(CROWD, STEP_S)
-    for begin in range(0, CROWD, STREAMS_PER_CHANNEL):
-        channel, welcomed = open_channel(attack.target), Gathering(STREAMS_PER_CHANNEL, STEP_S)
-        for number in range(begin, begin + STREAMS_PER_CHANNEL):
-            agent = SimulatedAgent(
-                *(number, CROWD, Traffic(), gathering.one),
-                job_id="crowd",
-                on_welcome=welcomed.one,
-                lease_ms=1_800_000,
-                metadata=bearer("AGENT"),
-            )
-            attack.tasks.append(asyncio.create_task(agent.live(channel)))  # noqa: TID251
-        await welcomed.all()
-    await gathering.all()
+    await attack.stack.enter_async_context(
+        running_job(attack.target, CROWD, job_id="crowd", metadata=bearer("AGENT"))
+    )
     return lambda: asyncio.to_thread(sys.stdin.read)
 
 

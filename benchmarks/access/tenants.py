@@ -20,29 +20,26 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
 from access.attacks import ATTACKS
-from harness.results import describe_machine
-from harness.swarm import SimulatedAgent, Traffic, open_channel
-from harness.tables import render_spread
-from nodes.forming import WINDOW_S, Gathering, read_cpu_s, read_rss_mb
+from harness.program import Wrong, make_parser, run
+from harness.results import Results
+from harness.swarm import Gathering, SimulatedAgent, living, open_channel
+from harness.trial import MeasurementFailed
+from harness.witness import JOB as WITNESS
+from harness.witness import Witness, witness
+from nodes.forming import Server, coordinator, server
 from nodes.processes import raise_file_limit
 from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry
-from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.credentials import TOKEN_KEY
-from rallypoint.wire.durations import to_duration
 
+TABLE = "tenants"
 NODES = 8
 """Of the job that is looked at."""
-BEATS = 3
-"""Heartbeats in an interval; the coordinator allows four."""
-BEAT_MS = 500
-"""Between two heartbeats of each of its nodes, so that one is always on its way."""
 LOOK_S = 0.1
 SETTLE_S = (0.3, 1.3)
 """Range of the random pause before a failure. One heartbeat wide: all phases are as likely."""
@@ -66,96 +63,17 @@ while True:
 """
 
 
-@dataclass(slots=True)
-class Found:
-    """What one attack did."""
-
-    caller: str
-    attack: str
-    calls: int = 0
-    codes: dict[str, int] = field(default_factory=dict)
-    """How the calls ended."""
-    rss_mb: float = 0.0
-    """Most memory of the coordinator during the attack."""
-    grown_mb: float = 0.0
-    """By how much that is more than before."""
-    log_kb: float = 0.0
-    journal_mb: float = 0.0
-    """By how much the files were longer, at most."""
-    stalls: list[str] = field(default_factory=list)
-    """Lines of the log about them."""
-    client_cores: float = 0.0
-    """Processor time of the client, by the second."""
-    coordinator_cores: float = 0.0
-    alone_ms: list[float] = field(default_factory=list)
-    """From before the report of a failure to the last agent's Run."""
-    beside_ms: list[float] = field(default_factory=list)
-    control_ms: list[float] = field(default_factory=list)
-    """The same beside a process that takes as much processor time."""
-    alone_beats_ms: list[float] = field(default_factory=list)
-    """From before a heartbeat is sent to its answer."""
-    beats_ms: list[float] = field(default_factory=list)
-    control_beats_ms: list[float] = field(default_factory=list)
-
-    @property
-    def ratio(self) -> float:
-        """Return how much longer the next round took."""
-        return statistics.median(self.beside_ms) / statistics.median(self.alone_ms)
-
-    @property
-    def machine(self) -> float:
-        """Return the same for the machine's part."""
-        return statistics.median(self.control_ms) / statistics.median(self.alone_ms)
-
-    @property
-    def missed(self) -> list[str]:
-        """Return the bars that were missed."""
-        kept = {
-            "memory": self.grown_mb <= GROWN_MB_MAX,
-            "log": self.log_kb <= LOG_MB_MAX * 1000,
-            "heartbeat": max(self.beats_ms, default=0) <= BEAT_MS_MAX,
-            "failure": self.ratio <= RATIO_MAX * max(1.0, self.machine),
-            "stall": not self.stalls,
-        }
-        return [bar for bar, is_kept in kept.items() if not is_kept]
-
-
-class TimedAgent(SimulatedAgent):
-    """A simulated agent that measures how long its heartbeats wait for an answer."""
-
-    sent: tuple[int, float]
-    """The latest heartbeat, and when it was sent."""
-    beats_ms: list[float]
-    """Gets the results."""
-
-    async def say(self, message: agent_pb2.SessionRequest, *, numbered: bool = True) -> None:
-        """Send a message in its envelope."""
-        if message.HasField("heartbeat"):
-            self.sent = message.heartbeat.number, time.perf_counter()
-        await super().say(message, numbered=numbered)
-
-    async def _take(self, message: agent_pb2.SessionResponse) -> None:
-        if message.HasField("acknowledgement"):
-            number, sent_s = self.sent
-            if message.acknowledgement.heartbeat == number:
-                self.beats_ms.append((time.perf_counter() - sent_s) * 1000)
-        await super()._take(message)
-
-
-class QuickAgent(TimedAgent):
-    """An agent whose job wants a heartbeat often."""
-
-    def hello(self) -> agent_pb2.SessionRequest:
-        """Return the first message."""
-        message = super().hello()
-        message.hello.spec.heartbeat_interval.CopyFrom(to_duration(BEAT_MS))
-        return message
-
-    async def _take(self, message: agent_pb2.SessionResponse) -> None:
-        await super()._take(message)
-        given = message.welcome if message.HasField("welcome") else message.acknowledgement
-        if given.HasField("heartbeat_interval"):
-            self.interval_s /= BEATS  # with thousands of nodes the interval is long
+GROWN, LOG, JOURNAL = "memory of the coordinator, more", "its log, more", "its journal, more"
+BEATS = {
+    "alone": "heartbeats of another job, alone",
+    "attack": "beside the attack",
+    "computing": "beside a process that computes",
+}
+FAILURES = {
+    "alone": "failure until every node has its next Run, alone",
+    "attack": "failure, beside the attack",
+    "computing": "failure, beside a process that computes",
+}
 
 
 @dataclass(slots=True)
@@ -163,9 +81,8 @@ class Site:
     """A coordinator, its files, and the tokens of all that call it."""
 
     folder: Path
-    tokens: dict[str, str] = field(default_factory=dict)
-    port: int = 0
-    pid: int = 0
+    tokens: dict[str, str]
+    server: Server
 
     @property
     def log(self) -> Path:
@@ -180,49 +97,16 @@ class Site:
                 sizes += file.stat().st_size
         return sizes / 1e6
 
-    @asynccontextmanager
-    async def serve(self) -> AsyncIterator[None]:
-        """Run the coordinator while the context is open."""
-        auth = self.folder / "auth.toml"
-        auth.touch(0o600)
-        entries = []
-        for name, role, jobs in (
-            ("VICTIM", Role.AGENT, ("rounds",)),
-            ("AGENT", Role.AGENT, ("attack*", "crowd")),
-            ("VIEWER", Role.VIEWER, ()),
-        ):
-            self.tokens[name] = draw_token()
-            entries.append(to_entry(self.tokens[name], name.lower(), role, jobs, None))
-        auth.write_text("\n".join(entries))
-        script = str(HERE.parent / "harness" / "two_hosts.py")
-        state = f"sqlite:{self.folder / 'journal'}"
-        command = (sys.executable, script, "--host=127.0.0.1", "--port=0", "--state", state)
-        with self.log.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, "--auth", str(auth), stdout=PIPE, stderr=log
-            )
-        try:
-            assert process.stdout is not None
-            async with asyncio.timeout(STEP_S):
-                line = (await process.stdout.readline()).decode()
-            self.port, self.pid = int(line.split()[-1].rpartition(":")[2]), process.pid
-            await asyncio.sleep(WINDOW_S)
-            yield
-        finally:
-            process.terminate()
-            try:
-                async with asyncio.timeout(STEP_S / 4):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+    def bearer(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a caller with a token."""
+        return ((TOKEN_KEY, f"Bearer {self.tokens[name]}"),)
 
     @asynccontextmanager
     async def attacker(self, name: str, seconds: float) -> AsyncIterator[Process]:
         """Start a client on the other host; it is prepared, and begins with a line."""
+        port = self.server.target.rpartition(":")[2]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(HERE / "attacks.py")),
-            *(name, f"[::1]:{self.port}", str(seconds)),
+            *(sys.executable, str(HERE / "attacks.py"), name, f"[::1]:{port}", str(seconds)),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, **self.tokens, "GRPC_VERBOSITY": "NONE"},
@@ -236,6 +120,26 @@ class Site:
             await process.wait()
 
 
+@asynccontextmanager
+async def protected(folder: Path) -> AsyncIterator[Site]:
+    """Run a coordinator with tokens and a journal while the context is open."""
+    auth, tokens, entries = folder / "auth.toml", dict[str, str](), []
+    for name, role, jobs in (
+        ("VICTIM", Role.AGENT, ("rounds", WITNESS)),
+        ("AGENT", Role.AGENT, ("attack*", "crowd")),
+        ("VIEWER", Role.VIEWER, ()),
+    ):
+        tokens[name] = draw_token()
+        entries.append(to_entry(tokens[name], name.lower(), role, jobs, None))
+    auth.touch(0o600)
+    auth.write_text("\n".join(entries))
+    flags = (f"--state=sqlite:{folder / 'journal'}", f"--auth={auth}", "--log-level=info")
+    command = coordinator(*flags, script="two_hosts.py")
+    with (folder / "log").open("wb") as log:
+        async with server(*command, log=log) as one:
+            yield Site(folder, tokens, one)
+
+
 async def read_line(process: Process) -> str:
     """Return the next line of a process."""
     assert process.stdout is not None
@@ -246,186 +150,149 @@ async def read_line(process: Process) -> str:
     return line.decode().strip()
 
 
+@dataclass(slots=True)
 class Job:
-    """The job that is looked at."""
+    """The job that is looked at, and what is measured of it."""
 
-    def __init__(self, site: Site) -> None:
-        """Make its agents."""
-        self._gathering = Gathering(NODES)
-        self.agents = [
-            QuickAgent(number, NODES, Traffic(), self._gathering.one) for number in range(NODES)
-        ]
-        for agent in self.agents:
-            agent.sent, agent.beats_ms = (0, 0.0), []
-            agent.metadata = ((TOKEN_KEY, f"Bearer {site.tokens['VICTIM']}"),)
-        self._channels = [open_channel(site.port) for _ in self.agents]
-        self._turn = 0
+    agents: list[SimulatedAgent]
+    runs: Gathering
+    beats: Witness
+    results: Results
+    row: str
+    turn: int = 0
 
-    @asynccontextmanager
-    async def living(self) -> AsyncIterator[None]:
-        """Let it run while the context is open."""
-        async with asyncio.TaskGroup() as lives:
-            pairs = zip(self.agents, self._channels, strict=True)
-            tasks = [lives.create_task(agent.live(channel)) for agent, channel in pairs]
-            await self._gathering.all()
-            yield
-            for task in tasks:
-                task.cancel()
-        await asyncio.gather(*(channel.close() for channel in self._channels))
-
-    async def fail(self, seconds: float, times_ms: list[float], beats_ms: list[float]) -> None:
-        """Let workers fail for so long; note how long its rounds and heartbeats take."""
-        for agent in self.agents:
-            agent.beats_ms = beats_ms
+    async def fail(self, seconds: float, when: str) -> None:
+        """Let workers fail for so long; add how long its rounds and the heartbeats take."""
         ends_s = time.monotonic() + seconds
-        while time.monotonic() < ends_s:
-            await asyncio.sleep(random.uniform(*SETTLE_S))
-            begun_s = time.perf_counter()
-            await self.agents[self._turn % NODES].fail()
-            self._turn += 1
-            await self._gathering.all()
-            times_ms.append((time.perf_counter() - begun_s) * 1000)
+        with self.beats.watch() as late_ms:
+            while time.monotonic() < ends_s:
+                await asyncio.sleep(random.uniform(*SETTLE_S))
+                begun_s = time.perf_counter()
+                await self.agents[self.turn % NODES].fail()
+                self.turn += 1
+                await self.runs.all()
+                took_ms = (time.perf_counter() - begun_s) * 1000
+                self.results.add(TABLE, self.row, FAILURES[when], "ms", took_ms)
+        self.results.add(TABLE, self.row, BEATS[when], "ms", *late_ms)
 
 
-async def look(site: Site, found: Found, before_mb: float, journal_mb: float) -> None:
-    """Note the most memory and the longest journal, until cancelled."""
-    while True:
-        found.rss_mb = max(found.rss_mb, read_rss_mb(site.pid))
-        found.grown_mb = found.rss_mb - before_mb
-        found.journal_mb = max(found.journal_mb, site.journal_mb() - journal_mb)
-        await asyncio.sleep(LOOK_S)
+async def look(site: Site, job: Job) -> None:
+    """Add the most memory and the longest journal beside those of now, when it is cancelled."""
+    before_mb, journal_mb = site.server.rss_mb(), site.journal_mb()
+    grown_mb = longer_mb = 0.0
+    try:
+        while True:
+            grown_mb = max(grown_mb, site.server.rss_mb() - before_mb)
+            longer_mb = max(longer_mb, site.journal_mb() - journal_mb)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        job.results.add(TABLE, job.row, GROWN, "MB", grown_mb)
+        job.results.add(TABLE, job.row, JOURNAL, "MB", longer_mb)
 
 
-async def attack(site: Site, job: Job, found: Found, seconds: float) -> None:
-    """Let the job fail alone, beside the attack, and beside a process that only computes."""
-    async with site.attacker(found.attack, seconds) as client:
-        await job.fail(seconds / 4, found.alone_ms, found.alone_beats_ms)
-        logged, before_mb = site.log.stat().st_size, read_rss_mb(site.pid)
-        spent_s, begun_s = read_cpu_s(site.pid), time.monotonic()
+async def attack(site: Site, job: Job, name: str, seconds: float) -> list[str]:
+    """Let the job fail alone, beside the attack, and beside a process that only computes.
+
+    Returns: lines of the log about stalls meanwhile.
+    """
+    async with site.attacker(name, seconds) as client:
+        await job.fail(seconds / 4, "alone")
+        logged = site.log.stat().st_size
+        spent_s, begun_s = site.server.cpu_s(), time.monotonic()
         assert client.stdin is not None
         client.stdin.write(b"begin\n")
         async with asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(look(site, found, before_mb, site.journal_mb()))
-            await job.fail(seconds, found.beside_ms, found.beats_ms)
+            looking = tasks.create_task(look(site, job))
+            await job.fail(seconds, "attack")
             took_s = time.monotonic() - begun_s
-            found.coordinator_cores = (read_cpu_s(site.pid) - spent_s) / took_s
+            spent_s = site.server.cpu_s() - spent_s
             counts = json.loads(await read_line(client))
             looking.cancel()
-    found.calls, found.codes = counts["calls"], counts["codes"]
-    found.client_cores = counts["cores"]
-    found.log_kb = (site.log.stat().st_size - logged) / 1000
+    results, row = job.results, job.row
+    results.add(TABLE, row, "calls", "", counts["calls"])
+    results.add(TABLE, row, "cores of the client", "", counts["cores"])
+    results.add(TABLE, row, "cores of the coordinator", "", spent_s / took_s)
+    results.add(TABLE, row, LOG, "KB", (site.log.stat().st_size - logged) / 1000)
     with site.log.open() as log:
         log.seek(logged)
-        found.stalls = [line.strip()[:200] for line in log if "_stalled" in line]
-    share = min(0.99, found.client_cores)
+        stalls = [line.strip()[:200] for line in log if "_stalled" in line]
+    results.cases.append({"attack": row, "codes": counts["codes"], "stalls": stalls})
+    share = min(0.99, counts["cores"])
     busy = await asyncio.create_subprocess_exec(sys.executable, "-c", BUSY, str(share))
     try:
-        await job.fail(seconds / 4, found.control_ms, found.control_beats_ms)
+        await job.fail(seconds / 4, "computing")
     finally:
         busy.kill()
         await busy.wait()
+    return stalls
 
 
-async def measure_one(caller: str, name: str, seconds: float) -> Found:
-    """Measure one attack, at a new coordinator."""
-    found = Found(caller, name)
+async def measure_one(row: str, name: str, seconds: float, results: Results) -> list[str]:
+    """Measure one attack at a new coordinator; return the bars that were missed."""
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(Path(folder))
-        async with site.serve():
-            if "GetJob" in name:
-                async with site.attacker("crowd", 0):
-                    await run_one(site, found, seconds)
-            else:
-                await run_one(site, found, seconds)
-    return found
+        async with protected(Path(folder)) as site:
+            if "GetJob" not in name:
+                return await measure_at(site, row, name, seconds, results)
+            async with site.attacker("crowd", 0):
+                return await measure_at(site, row, name, seconds, results)
 
 
-async def run_one(site: Site, found: Found, seconds: float) -> None:
-    """Measure one attack on a job that runs."""
-    job = Job(site)
-    async with job.living():
-        await attack(site, job, found, seconds)
+async def measure_at(
+    site: Site, row: str, name: str, seconds: float, results: Results
+) -> list[str]:
+    """Measure one attack on a job that runs; return the bars that were missed."""
+    runs, metadata, target = Gathering(NODES), site.bearer("VICTIM"), site.server.target
+    agents = [SimulatedAgent(number, NODES, runs.one, metadata=metadata) for number in range(NODES)]
+    channels = [open_channel(target) for _ in agents]
+    async with living(agents, channels), witness(target, metadata) as beats:
+        await runs.all()
+        stalls = await attack(site, Job(agents, runs, beats, results, row), name, seconds)
+
+    def find(column: str) -> list[float]:
+        return results.samples(TABLE, row, column)
+
+    alone, beside, computing = (statistics.median(find(one)) for one in FAILURES.values())
+    # What computing costs is the machine's part.
+    ratio, machine = beside / alone, computing / alone
+    latest_ms = max(find(BEATS["attack"]), default=0.0)
+    kept = {
+        f"memory grew by {find(GROWN)[0]:.0f} MB": find(GROWN)[0] <= GROWN_MB_MAX,
+        f"the log grew by {find(LOG)[0]:.0f} KB": find(LOG)[0] <= LOG_MB_MAX * 1000,
+        f"a heartbeat took {latest_ms:.0f} ms": latest_ms <= BEAT_MS_MAX,
+        f"failures took {ratio:.2f} times as long, {machine:.2f} beside computing": (
+            ratio <= RATIO_MAX * max(1.0, machine)
+        ),
+        f"the coordinator stalled {len(stalls)} times": not stalls,
+    }
+    return [f"{row}: {bar}" for bar, is_kept in kept.items() if not is_kept]
 
 
-def tail(beats_ms: list[float]) -> str:
-    """Return how long most heartbeats, and the slowest, took."""
-    if not beats_ms:
-        return "none"
-    return f"{sorted(beats_ms)[len(beats_ms) * 99 // 100]:.0f} / {max(beats_ms):.0f}"
-
-
-def render(found: list[Found]) -> str:
-    """Return the table."""
-    lines = [
-        "| caller | attack | calls | codes | memory, MB | log, KB | journal, MB "
-        "| cores: client, coordinator | heartbeat, ms: p99 / longest | alone | beside computing "
-        "| failure to Run, ms: alone | beside it | ratio | machine's | stalls | missed |",
-        "|---" * 17 + "|",
-    ]
-    for one in found:
-        cells = [
-            *(
-                one.caller,
-                one.attack,
-                f"{one.calls:,}",
-                " ".join(f"{k}:{v}" for k, v in one.codes.items()),
-                f"+{one.grown_mb:.0f}",
-            ),
-            *(f"{one.log_kb:.0f}", f"+{one.journal_mb:.1f}"),
-            f"{one.client_cores:.2f}, {one.coordinator_cores:.2f}",
-            *map(tail, (one.beats_ms, one.alone_beats_ms, one.control_beats_ms)),
-            *map(render_spread, (one.alone_ms, one.beside_ms)),
-            *(f"{one.ratio:.2f}", f"{one.machine:.2f}", str(len(one.stalls))),
-            ", ".join(one.missed),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+async def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Measure all attacks; return the bars that were missed."""
+    raise_file_limit(8_192)
+    wrong: list[str] = []
+    for caller, attacks in ATTACKS.items():
+        for name in attacks:
+            row = f"{caller}: {name}"
+            if arguments.only not in row:
+                continue
+            try:
+                found = await measure_one(row, name, arguments.seconds, results)
+            except (OSError, RuntimeError, MeasurementFailed, ExceptionGroup) as error:
+                found = [f"{row}: not measured: {error!r}"]
+            wrong += found
+            results.write()
+            print(row, *found, sep="\n  ", file=sys.stderr, flush=True)
+    return wrong
 
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Measure what one caller can do to other jobs.")
+    parser = make_parser("Judge what one caller can do to other jobs.")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each attack (default: 60)")
     parser.add_argument("--only", default="", help="only the attacks with this in their name")
-    parser.add_argument("--json", type=Path, help="write the figures there too")
     return parser.parse_args()
 
 
-async def measure(arguments: argparse.Namespace) -> bool:
-    """Measure and print; return whether all bars are kept."""
-    raise_file_limit(8_192)
-    found: list[Found] = []
-    failed: list[str] = []
-    for caller, attacks in ATTACKS.items():
-        for name in attacks:
-            if arguments.only in f"{caller}: {name}":
-                try:
-                    one = await measure_one(caller, name, arguments.seconds)
-                except (OSError, RuntimeError, ExceptionGroup) as error:
-                    print(f"{caller}: {name}: {error!r}", file=sys.stderr, flush=True)
-                    failed.append(f"{caller}: {name}")
-                    continue
-                found.append(one)
-                print(render([one]).splitlines()[-1], file=sys.stderr, flush=True)
-                for line in one.stalls[:3]:
-                    print(f"  {line}", file=sys.stderr, flush=True)
-    for fact, value in describe_machine().items():
-        print(f"- {fact}: {value}")
-    print(f"- command: python {' '.join(sys.argv)}\n")
-    print(render(found), flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
-    for name in failed:
-        print(f"- not measured: {name}")
-    return not failed and not any(one.missed for one in found)
-
-
-def main() -> NoReturn:
-    """Measure and print; exit with 1 if a bar is missed."""
-    are_kept = asyncio.run(measure(parse_arguments()))
-    sys.stdout.flush()
-    os._exit(0 if are_kept else 1)  # as in rounds.py: grpc.aio may hang at the end
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, parse_arguments())

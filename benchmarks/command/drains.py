@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shlex
 import signal
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,36 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
-from harness.results import describe_machine
+from harness.program import Wrong, make_parser, run
+from harness.results import Results
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial
-from rallypoint.v1 import job_service_pb2 as service_pb2
-from rallypoint.v1 import job_service_pb2_grpc as service_grpc
-from rallypoint.wire.channel import client_options
+from rallypoint.client import Client
 
+TABLE, LEAVING = "drains", "workers leave"
 NODES = 4
 DRAIN_S = 20.0
 SHUTDOWN_TIMEOUT_S = 5.0
 Said = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Drain:
-    """Results of one drain; times in seconds."""
-
-    lost_steps: int
-    restarts: int
-    killed: int
-    """Workers of the old round that ended without having left or received SIGTERM."""
-    told_s: float
-    """From SIGTERM at the agent to the signal at its worker."""
-    gone_s: float
-    """From there to the end of that worker."""
-    again_s: float
-    """From there to the first line of the last worker of the next round."""
 
 
 @dataclass(slots=True)
@@ -92,16 +72,17 @@ class Job:
 
     def await_spare(self, name: str) -> None:
         """Wait until the coordinator has a node as a spare."""
-        with grpc.insecure_channel(self.target, options=client_options()) as channel:
-            stub = service_grpc.JobServiceStub(channel)
-            request = service_pb2.WatchJobRequest(job_id="count")
-            for answer in stub.WatchJob(request, timeout=WAIT_LIMIT_S):
+        with Client(self.target) as client, client.watch_job("count") as answers:
+            for answer in answers:
                 if any(node.name == name and node.spare for node in answer.job.nodes):
                     return
 
 
-def drain_once(job: Job, number: int, chance: random.Random) -> Drain:
-    """Drain one node of round `number` and wait for the next round; return the results."""
+def drain_once(job: Job, number: int, chance: random.Random) -> dict[tuple[str, str], float]:
+    """Drain one node of round `number` and wait for the next round.
+
+    Returns: what came of it, by name and unit.
+    """
     spare = job.add_agent()
     job.await_spare(spare)
     worked = sum(1 for _ in job.of("step", number)) + NODES
@@ -126,21 +107,25 @@ def drain_once(job: Job, number: int, chance: random.Random) -> Drain:
     done = max(said["step"] for said in job.of("step", number))
     gone_s = ended.get(pid, told_at_s)
     job.said = again  # reports of earlier rounds are not needed any more
-    return Drain(
-        lost_steps=max(0, done - min(said["step"] for said in again)),
-        restarts=max(said["restarts"] for said in again),
-        killed=sum(said["pid"] not in ended for said in begun),
-        told_s=told_s - told_at_s,
-        gone_s=gone_s - told_at_s,
-        again_s=max(said["at_s"] for said in again) - gone_s,
-    )
+    return {
+        ("steps lost", ""): max(0, done - min(said["step"] for said in again)),
+        ("restart count", ""): max(said["restarts"] for said in again),
+        ("workers killed", ""): sum(said["pid"] not in ended for said in begun),
+        ("SIGTERM at the agent to the signal at its worker", "s"): told_s - told_at_s,
+        ("SIGTERM at the agent to the end of the worker", "s"): gone_s - told_at_s,
+        ("from there to the start of the last worker", "s"): (
+            max(said["at_s"] for said in again) - gone_s
+        ),
+    }
 
 
-def measure(repeats: int, chance: random.Random, *, is_stubborn: bool) -> list[Drain]:
+def measure_drains(
+    repeats: int, chance: random.Random, row: str, results: Results, *, is_stubborn: bool
+) -> None:
     """Run a job through `repeats` drains."""
     with Trial() as trial, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(str(trial.folder / "counts"))
-        coordinator = trial.start(["coordinator", "--host", "127.0.0.1", "--port", "0"], stdout=-1)
+        _, target = trial.start_coordinator()
         script = str(Path(__file__).parents[1] / "harness" / "counter.py")
         words = [str(trial.folder / "counts"), str(trial.folder / "checkpoint")]
         flags = [
@@ -149,61 +134,41 @@ def measure(repeats: int, chance: random.Random, *, is_stubborn: bool) -> list[D
             *("--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S), "--quarantine-after", "0"),
             *(script, *words, *(["stubborn"] if is_stubborn else [])),
         ]
-        job = Job(trial, trial.read_address(coordinator), inbox, flags)
+        job = Job(trial, target, inbox, flags)
         for _ in range(NODES):
             job.add_agent()
         job.hear(lambda: len(list(job.of("start", 1))) == NODES)
-        drains = []
         for number in range(1, repeats + 1):
-            drains.append(drain_once(job, number, chance))
+            for (column, unit), value in drain_once(job, number, chance).items():
+                results.add(TABLE, row, column, unit, value)
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
-        return drains
 
 
-def render(title: str, drains: list[Drain]) -> str:
-    """Return one row of the table."""
-
-    def spread(values: list[float]) -> str:
-        return f"{statistics.median(values):.3f} s ({min(values):.3f}-{max(values):.3f})"
-
-    cells = [
-        title,
-        str(len(drains)),
-        str(sum(drain.lost_steps for drain in drains)),
-        str(max(drain.restarts for drain in drains)),
-        str(sum(drain.killed for drain in drains)),
-        spread([drain.told_s for drain in drains]),
-        spread([drain.gone_s for drain in drains]),
-        spread([drain.again_s for drain in drains]),
-    ]
-    return "| " + " | ".join(cells) + " |"
+def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Drain nodes whose workers leave, and some whose workers stay; no step may be lost."""
+    chance = random.Random(arguments.seed)
+    leaving = arguments.repeats - arguments.stubborn
+    for row, repeats, is_stubborn in (
+        (LEAVING, leaving, False),
+        ("no worker leaves", arguments.stubborn, True),
+    ):
+        if repeats > 0:
+            measure_drains(repeats, chance, row, results, is_stubborn=is_stubborn)
+        results.write()
+    none = ("steps lost", "workers killed", "restart count")
+    counts = {column: sum(results.samples(TABLE, LEAVING, column)) for column in none}
+    return [f"{LEAVING}: {column}: {count:g}" for column, count in counts.items() if count]
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = make_parser("Judge what a drain costs.")
     parser.add_argument("--repeats", type=int, default=50, help="drains in all (50)")
     parser.add_argument("--stubborn", type=int, default=3, help="of which no worker leaves (3)")
     parser.add_argument("--seed", type=int, default=1, help="chooses the nodes (1)")
-    args = parser.parse_args()
-    chance = random.Random(args.seed)
-    command = shlex.join(["python", *sys.argv])
-    for name, value in {**describe_machine(), "command": command}.items():
-        print(f"{name}: {value}")
-    print()
-    print(
-        f"| {NODES} nodes, {DRAIN_S:g} s to drain | drains | lost steps | restarts | killed | told "
-        "| gone | again |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for title, repeats, is_stubborn in (
-        ("workers leave", args.repeats - args.stubborn, False),
-        ("no worker leaves", args.stubborn, True),
-    ):
-        if repeats > 0:
-            print(render(title, measure(repeats, chance, is_stubborn=is_stubborn)), flush=True)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, parse_arguments())

@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a script, it sees only its folder
 
-from command.readers import coordinator, running_job
 from harness.installed import clean_environment
+from harness.program import Wrong, make_parser, run
 from harness.results import Results
-from harness.tables import render_results
+from harness.swarm import running_job
+from nodes.forming import BIN, coordinator, server
 
 TABLE, STATUS = "commands", "`rallypoint status`"
-BIN = Path(sys.executable).parent
 JOB = "rounds"
-"""What the simulated agents call their job."""
 WORKERS = 8
 REPEATS_MIN = 15
 """Fewest repeats for a claim."""
@@ -46,7 +43,7 @@ COMMANDS = {
 }
 
 
-def run(argv: list[str]) -> tuple[float, int]:
+def run_command(argv: list[str]) -> tuple[float, int]:
     """Run a command; return for how many ms, and how many bytes it printed.
 
     Raises:
@@ -58,59 +55,60 @@ def run(argv: list[str]) -> tuple[float, int]:
     return (time.perf_counter() - began) * 1000, len(done.stdout)
 
 
-async def measure(sizes: list[int], repeats: int, results: Results) -> None:
-    """Run every command with a job of each size."""
+async def measure_size(nodes: int, repeats: int, results: Results, *, shows_size: bool) -> None:
+    """Run every command about a job of so many nodes.
+
+    Args:
+        nodes: how many.
+        repeats: how often.
+        results: get a column.
+        shows_size: whether what is printed gets a column, too.
+    """
+    column = f"{nodes:,} node{'s' if nodes > 1 else ''}"
+    async with (
+        server(*coordinator(script="lifted.py")) as one,
+        running_job(one.target, nodes, workers=WORKERS, job_id=JOB),
+    ):
+        lines = {
+            "`python -c pass`": [str(BIN / "python"), "-c", "pass"],
+            "`rallypoint --version`": [str(BIN / "rallypoint"), "--version"],
+        }
+        for name, words in COMMANDS.items():
+            lines[f"`{name}`"] = [str(BIN / "rallypoint"), *words, "-c", one.target]
+        for number in range(repeats + 1):
+            for name, argv in lines.items():
+                took_ms, printed = await asyncio.to_thread(run_command, argv)
+                if number:  # the first one does not count
+                    results.add(TABLE, name, column, "ms", took_ms)
+                elif shows_size:
+                    results.add(TABLE, name, f"printed with {nodes:,}", "KB", printed / 1000)
+
+
+async def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
+    """Run every command with a job of each size; return the sizes with which `status` is late."""
+    sizes = arguments.sizes
     for nodes in sizes:
-        column = f"{nodes:,} node{'s' if nodes > 1 else ''}"
-        async with coordinator() as (port, _, _witness), running_job(port, nodes, WORKERS):
-            lines = {
-                "`python -c pass`": [str(BIN / "python"), "-c", "pass"],
-                "`rallypoint --version`": [str(BIN / "rallypoint"), "--version"],
-            }
-            target = ["-c", f"127.0.0.1:{port}"]
-            for name, words in COMMANDS.items():
-                lines[f"`{name}`"] = [str(BIN / "rallypoint"), *words, *target]
-            for number in range(repeats + 1):
-                for name, argv in lines.items():
-                    took_ms, printed = await asyncio.to_thread(run, argv)
-                    if number:  # the first one does not count
-                        results.add(TABLE, name, column, "ms", took_ms)
-                    elif nodes == sizes[-1]:
-                        results.add(TABLE, name, f"printed with {nodes:,}", "KB", printed / 1000)
+        is_last = nodes == sizes[-1]
+        await measure_size(nodes, arguments.repeats, results, shows_size=is_last)
         results.write()
-
-
-def find_missed(results: Results) -> list[str]:
-    """Return the sizes with which `rallypoint status` misses its target."""
     wanted = [one for one in results.cells if one.row == STATUS and one.unit == "ms"]
     medians = ((one.column, statistics.median(one.samples)) for one in wanted)
-    return [f"{column}: {took:.0f} ms" for column, took in medians if took >= TARGET_MS]
+    return [
+        f"target of {TARGET_MS} ms missed: {column}: {took:.0f} ms"
+        for column, took in medians
+        if took >= TARGET_MS
+    ]
 
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Measure how long the operator's commands take.")
+    parser = make_parser("Measure how long the operator's commands take.")
     parser.add_argument(
         *("--sizes", "-s"), type=int, nargs="+", default=[1, 256, 4_096], help="nodes of the job"
     )
     parser.add_argument("--repeats", type=int, default=REPEATS_MIN, help="of each command")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples here")
     return parser.parse_args()
 
 
-def main() -> NoReturn:
-    """Measure, and print a table; a missed target ends with 1."""
-    arguments = parse_arguments()
-    results = Results(arguments.json)
-    asyncio.run(measure(arguments.sizes, arguments.repeats, results))
-    print(render_results(results), flush=True)
-    missed = find_missed(results)
-    print(f"\ntarget of {TARGET_MS} ms missed: {'; '.join(missed)}" if missed else "", flush=True)
-    # Skip the end of the interpreter: grpc.aio has been seen to hang there after a thousand
-    # channels, with all of them closed.
-    sys.stdout.flush()
-    os._exit(bool(missed))
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, parse_arguments())

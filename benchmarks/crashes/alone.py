@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from crashes.figures import Crash, render
+from crashes.disk import Disk
+from crashes.figures import Death
 from crashes.kinds import Ending, Failing, Moving, Steady
-from crashes.lives import Lives
 from crashes.play import LIMIT_S, Play
+from crashes.seat import Seat
 from harness.trial import MeasurementFailed, Trial
+from rallypoint.agent.machine.ports import PortReserver
 
 POLL_S = 0.03
 OTHERS = 0.3
@@ -66,11 +67,12 @@ class Alone(Play):
             away_s: longest time without a coordinator.
         """
         trial = stack.enter_context(Trial())
-        self.lives = Lives(trial, state)
-        stack.callback(self.lives.ports.close)
+        ports = PortReserver()
+        stack.callback(ports.close)
+        self.seat, self.disk = Seat(trial, ports, state), Disk(state)
         jobs = ["steady", "failing", "moving", "ending"]
-        super().__init__(stack, trial, [self.lives.address], seed, jobs)
-        self.crashes: list[Crash] = []
+        super().__init__(stack, trial, [self.seat.address], seed, jobs)
+        self.deaths: list[Death] = []
         self.longest_s: float = away_s
         each = agents // 4
         self.crews = {
@@ -81,34 +83,26 @@ class Alone(Play):
         }
 
     def open(self) -> None:
-        self.lives.start()
-        self.lives.await_listening()
+        self.seat.start()
         super().open()
-
-    @property
-    def count(self) -> int:
-        return len(self.crashes)
-
-    def render(self) -> str:
-        return render(self.crashes, self.totals())
 
     def describe_last(self) -> str:
         # Not one that came while agents returned.
-        crash = next((one for one in reversed(self.crashes) if one.away_s), self.crashes[-1])
-        attached = f"{max(crash.attached_s):.2f} s" if crash.attached_s else "-"
-        return f"{crash.aim}; {', '.join(crash.done)}; all attached after {attached}"
-
-    def list_crashes(self) -> list[dict[str, Any]]:
-        return [asdict(crash) for crash in self.crashes]
+        death = next((one for one in reversed(self.deaths) if one.away_s), self.deaths[-1])
+        attached = f"{max(death.attached_s):.2f} s" if death.attached_s else "-"
+        return f"{death.aim}; {', '.join(death.done)}; all attached after {attached}"
 
     def recover(self) -> None:
-        if self.lives.all[-1].process.popen.poll() is not None:
-            self.lives.start()
-            self.lives.await_listening()
+        self.seat.revive()
+
+    def _new_death(self, aim: str) -> Death:
+        death = Death(aim)
+        self.deaths.append(death)
+        self.crashes.append(death)
+        return death
 
     def crash(self, *, kills: bool = True) -> None:
-        crash = Crash(self._aim())
-        self.crashes.append(crash)
+        crash = self._new_death(self._aim())
         moment = MOMENTS[crash.aim]
         free = [name for name in self._free() if name not in (moment.job, "steady")]
         idle: list[str] = []
@@ -142,14 +136,16 @@ class Alone(Play):
         fewest = min(counts[aim] for aim in possible)
         return self.chance.choice([aim for aim in possible if counts[aim] == fewest])
 
-    def _kill(self, crash: Crash) -> None:
-        self.lives.kill(in_append=crash.aim == "inside an append")
-        crash.rss_mb = self.lives.all[-1].rss_mb
-        crash.journal_bytes = self.lives.disk.size()
-        remains = self.lives.disk.look()
+    def _kill(self, crash: Death) -> None:
+        crash.rss_mb = self.seat.read_rss_mb()
+        if crash.aim == "inside an append":
+            self.disk.await_append()
+        self.seat.kill()
+        crash.journal_bytes = self.disk.size()
+        remains = self.disk.look()
         crash.is_in_append, crash.phases = remains.is_cut, list(remains.phases)
 
-    def _stay_away(self, crash: Crash, idle: list[str]) -> None:
+    def _stay_away(self, crash: Death, idle: list[str]) -> None:
         """Wait, and do something to jobs meanwhile."""
         crash.away_s = self.chance.uniform(0, self.longest_s)
         end_s = time.monotonic() + crash.away_s
@@ -164,25 +160,24 @@ class Alone(Play):
                 crash.done.append(f"{self.act(name)} meanwhile")
         time.sleep(max(0.0, end_s - time.monotonic()))
 
-    def _restart(self, crash: Crash) -> None:
+    def _restart(self, crash: Death) -> None:
         agents = [agent for crew in self.living() for agent in crew.expected_agents()]
-        life = self.lives.start()
+        self.seat.begin()
         if self.chance.random() < AGAIN:
             time.sleep(self.chance.uniform(0, 2))
-            again = Crash("agents returning", ["nothing"])
-            self.crashes.append(again)
+            again = self._new_death("agents returning")
+            again.done = ["nothing"]
             self._kill(again)
-            life = self.lives.start()
-        self.lives.await_listening()
-        crash.listening_s = life.listening_s - life.began_s
+            self.seat.begin()
+        crash.listening_s = self.seat.await_listening()
         missing = dict(agents)
         while missing:
-            if time.monotonic() > life.began_s + LIMIT_S:
+            if time.monotonic() > self.seat.began_s + LIMIT_S:
                 raise MeasurementFailed(f"{sorted(missing)} are not attached")
             attached = self._attached()
             for name, process in list(missing.items()):
                 if name in attached:
-                    crash.attached_s.append(time.monotonic() - life.began_s)
+                    crash.attached_s.append(time.monotonic() - self.seat.began_s)
                 if name in attached or process.popen.poll() is not None:
                     del missing[name]
             time.sleep(POLL_S)

@@ -1,15 +1,21 @@
-"""What the crashes amount to, as a table."""
+"""What each crash of a coordinator amounts to, in the tables of the results."""
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
 from dataclasses import dataclass, field
 
-from crashes.model import Model
+from harness.results import Results
 
 ATTACHED_S_MAX = 3.0
 """How long after its start a coordinator may take to have all agents again."""
+SERVED_S_MAX = 5.0
+"""How long after a crash another owner may take to answer for a job."""
+HANDED_OVER_S_MAX = 1.5
+"""The same after SIGTERM."""
+KINDS = {"kill": "SIGKILL", "freeze": "SIGSTOP, then SIGCONT", "end": "SIGTERM"}
+BARS = {"kill": SERVED_S_MAX, "freeze": SERVED_S_MAX, "end": HANDED_OVER_S_MAX}
+AIMS, DONE, PHASES, ALONE = "aimed at", "done meanwhile", "doing, by the journal", "one coordinator"
+SHARED = "several coordinators"
 
 
 @dataclass(slots=True)
@@ -19,6 +25,18 @@ class Crash:
     aim: str
     done: list[str] = field(default_factory=list)
     """What was done to the jobs."""
+
+    def add_to(self, results: Results) -> None:
+        """Add it to the tables."""
+        results.count(AIMS, self.aim, "crashes")
+        for text in self.done:
+            results.count(DONE, text, "times")
+
+
+@dataclass(slots=True)
+class Death(Crash):
+    """SIGKILL for a coordinator that is alone."""
+
     phases: list[str] = field(default_factory=list)
     """What the jobs were doing, by the journal."""
     is_in_append: bool = False
@@ -31,82 +49,49 @@ class Crash:
     rss_mb: float = 0.0
     journal_bytes: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What all crashes together amount to."""
-
-    starts: int
-    """Workers that have started."""
-    extra: int
-    """Those of them that had no reason to."""
-    epochs: int
-    answers: dict[str, int]
-    """How many were read, by kind."""
-    taken_back: int
-    """What readers have found wrong."""
-    models: list[Model]
-    shift_ms: int
-    """How far a time of day that was shown has moved at most."""
-    differences: int
-    """What was not as it had to be."""
+    def add_to(self, results: Results) -> None:
+        Crash.add_to(self, results)
+        for phase in sorted(set(self.phases)):
+            results.count(PHASES, phase, "crashes")
+        if self.is_in_append:
+            results.count(PHASES, "inside an append", "crashes")
+        results.add(ALONE, "each", "memory", "MB", self.rss_mb)
+        results.add(ALONE, "each", "files of the journal", "MB", self.journal_bytes / 1e6)
+        if self.attached_s:
+            last_s = max(self.attached_s)
+            results.add(ALONE, "each", "start until it listens", "s", self.listening_s)
+            results.add(ALONE, "each", "until an agent is attached", "s", *self.attached_s)
+            bar = f"until all are attached (the bar for 99 of 100 is {ATTACHED_S_MAX:g} s)"
+            results.add(ALONE, "each", bar, "s", last_s)
+            results.add(ALONE, "each", "the same since it listens", "s", last_s - self.listening_s)
 
 
-def _share(values: list[float], share: float) -> float:
-    """Return a percentile."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+@dataclass(slots=True)
+class Fault(Crash):
+    """One fault of a coordinator that has others beside it."""
 
+    kind: str = ""
+    """One of KINDS."""
+    jobs: int = 0
+    """Those that it owned."""
+    served_s: list[float] = field(default_factory=list)
+    """Until another owner answered for each of them."""
+    attached_s: list[float] = field(default_factory=list)
+    """Until that had all agents of each."""
+    away_s: float = 0.0
+    """Until it was back, or continued."""
+    balanced_s: float = 0.0
+    """From there, until it had its share again."""
+    disturbed: list[str] = field(default_factory=list)
+    """Agents of other owners' jobs that have connected again meanwhile."""
 
-def render(crashes: list[Crash], totals: Totals) -> str:
-    """Return the table."""
-    attached = [seconds for crash in crashes for seconds in crash.attached_s]
-    last = [max(crash.attached_s) for crash in crashes if crash.attached_s]
-    heard = [max(one.attached_s) - one.listening_s for one in crashes if one.attached_s]
-    listening = [crash.listening_s for crash in crashes if crash.listening_s]
-    phases = Counter(phase for crash in crashes for phase in set(crash.phases))
-    aims = Counter(crash.aim for crash in crashes)
-    done = Counter(text for crash in crashes for text in crash.done)
-    ended = [one for model in totals.models for one in model.ended]
-    runs = sum(len(model.runs) for model in totals.models)
-    restarts = sum(one.end == "WORKER_FAILED" for one in ended)
-    memory = [crash.rss_mb for crash in crashes if crash.rss_mb]
-    sizes = [crash.journal_bytes for crash in crashes]
-    rows = {
-        "crashes": str(len(crashes)),
-        "in how many of them a job was, by the journal": _list(phases),
-        "aimed at": _list(aims),
-        "inside an append, by the journal": str(sum(crash.is_in_append for crash in crashes)),
-        "done meanwhile": _list(done),
-        "workers started": str(totals.starts),
-        "workers restarted without an injected failure": str(totals.extra),
-        "rounds ended, runs ended, restarts charged": f"{len(ended)}, {runs}, {restarts}",
-        "answers that were read": _list(Counter(totals.answers)),
-        "answers that were taken back": str(totals.taken_back),
-        "largest shift of a time of day that was shown": f"{totals.shift_ms} ms",
-        "epochs": f"{totals.epochs}, each higher than the one before",
-        "differences in all": str(totals.differences),
-    }
-    if attached:
-        rows |= {
-            "start until it listens, median (max)": _times(listening),
-            "start until an agent is attached, median (max)": _times(attached),
-            "start until all agents are attached, median (max)": _times(last),
-            "p99 of that": f"{_share(last, 0.99):.2f} s; the bar is {ATTACHED_S_MAX:g} s",
-            "the same since it listens": f"{_share(heard, 0.99):.2f} s",
-            "memory of the coordinator, first and last life": (
-                f"{memory[0]:.0f} MB, {memory[-1]:.0f} MB"
-            ),
-            "files of the journal, median (max)": (
-                f"{statistics.median(sizes) / 1e6:.2f} MB ({max(sizes) / 1e6:.2f} MB)"
-            ),
-        }
-    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
-    return "\n".join(lines)
-
-
-def _list(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-
-
-def _times(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} s ({max(values):.2f} s)"
+    def add_to(self, results: Results) -> None:
+        Crash.add_to(self, results)
+        row = f"{KINDS[self.kind]} (the bar until another one answers is {BARS[self.kind]:g} s)"
+        results.add(SHARED, row, "jobs of the owner", "", self.jobs)
+        results.add(SHARED, row, "until another one answers", "s", *self.served_s)
+        results.add(SHARED, row, "until it has all agents", "s", *self.attached_s)
+        if self.balanced_s:
+            results.add(SHARED, row, "back until shares are equal", "s", self.balanced_s)
+        disturbed = "agents of other owners' jobs that had to connect again"
+        results.add(SHARED, row, disturbed, "", len(self.disturbed))

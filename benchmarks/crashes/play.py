@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import asdict
 
 from crashes.board import Board
 from crashes.crew import Crew, Stage
 from crashes.facts import Facts
-from crashes.figures import Totals
+from crashes.figures import Crash
 from crashes.readers import EventReader, JobReader, JobsReader, KeyReader, Poller, Reader
+from harness.results import Results
 from harness.trial import MeasurementFailed, Trial
 from rallypoint.client import Client, errors
 
@@ -59,6 +60,8 @@ class Play(ABC):
         self.chance = random.Random(seed)
         self.facts = Facts()
         self.crews: dict[str, Crew] = {}
+        self.crashes: list[Crash] = []
+        self._added = 0
         self.failures: list[str] = []
         """What differed, each with when."""
         self.began_s = time.monotonic()
@@ -85,9 +88,9 @@ class Play(ABC):
         self._others: list[Reader] = [JobsReader("WatchJobs", last, facts)]
 
     @property
-    @abstractmethod
     def count(self) -> int:
         """Crashes so far."""
+        return len(self.crashes)
 
     @abstractmethod
     def crash(self, *, kills: bool = True) -> None:
@@ -98,16 +101,15 @@ class Play(ABC):
         """Start what has ended, after a crash that went wrong."""
 
     @abstractmethod
-    def list_crashes(self) -> list[dict[str, Any]]:
-        """Return all crashes."""
-
-    @abstractmethod
     def describe_last(self) -> str:
         """Return the last crash in one line."""
 
-    @abstractmethod
-    def render(self) -> str:
-        """Return what the crashes so far amount to, as a table."""
+    def add_crashes(self, results: Results) -> None:
+        """Add the crashes since the last call."""
+        for crash in self.crashes[self._added :]:
+            crash.add_to(results)
+            results.cases.append(asdict(crash))
+        self._added = self.count
 
     def finish(self) -> None:  # noqa: B027  # most have nothing more
         """Do what comes after all crashes."""
@@ -184,19 +186,24 @@ class Play(ABC):
         """Return how long this has run."""
         return time.monotonic() - self.began_s
 
-    def totals(self) -> Totals:
-        """Return what the crashes so far amount to."""
-        crews, facts = self.crews.values(), self.facts
-        return Totals(
-            sum(crew.starts for crew in crews),
-            sum(crew.extra for crew in crews),
-            self.epochs,
-            facts.counts,
-            facts.found,
-            [crew.model for crew in crews],
-            facts.shift_ms_max,
-            len(self.failures),
-        )
+    def add_totals(self, results: Results) -> None:
+        """Add what all crashes together amount to."""
+        crews, models = self.crews.values(), [crew.model for crew in self.crews.values()]
+        ended = [one for model in models for one in model.ended]
+        for column, count in {
+            "workers started": sum(crew.starts for crew in crews),
+            "restarted without an injected failure": sum(crew.extra for crew in crews),
+            "rounds ended": len(ended),
+            "runs ended": sum(len(model.runs) for model in models),
+            "restarts charged": sum(one.end == "WORKER_FAILED" for one in ended),
+            "answers taken back": self.facts.found,
+            "ms that a time of day has moved at most": self.facts.shift_ms_max,
+            "epochs, each higher than the one before": self.epochs,
+            "differences": len(self.failures),
+        }.items():
+            results.count("totals", "all crashes", column, count)
+        for kind, count in sorted(self.facts.counts.items()):
+            results.count("answers that were read", kind, "times", count)
 
     def _compare_epochs(self, when: str) -> None:
         shown = self.stage.client.get_coordinator().coordinator

@@ -1,9 +1,8 @@
-"""A workload that counts steps and checkpoints on notice: standard library only, no torch.
+"""A workload that counts steps and checkpoints on notice: no torch.
 
-In each step every rank works, then all ranks meet; a step counts when all have come. The meeting
-also says whether any rank has found a notice that its node drains. Then all ranks write a
-checkpoint before the next step, and the workers of the draining node leave. A lost step is one that
-was done and is in no checkpoint.
+After each step all ranks meet, and agree on whether to save; a step counts when all have come. Once
+rank 0 has saved, the workers of a node that drains leave. A lost step is one that was done and is
+in no checkpoint.
 
     counter.py SOCKET CHECKPOINT [stubborn]
 
@@ -21,14 +20,16 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from rallypoint import worker
+from rallypoint.client.errors import RallypointError
+
 WORK_S = 0.02
 """Duration of a step."""
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+RANK = int(os.environ["RANK"])
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 LINE.connect(sys.argv[1])
 CHECKPOINT = Path(sys.argv[2])
 IS_STUBBORN = "stubborn" in sys.argv[3:]
-NOTICES = Path(os.environ["RALLYPOINT_NOTICE_FILE"])
 
 
 def report(kind: str, **facts: object) -> None:
@@ -46,62 +47,6 @@ def came(signum: int, _: FrameType | None) -> None:
         os._exit(0)
 
 
-class Meeting:
-    """The meeting of all ranks: rank 0 listens at the round's endpoint, the others connect."""
-
-    def __init__(self) -> None:
-        """Wait until all ranks are connected."""
-        endpoint = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-        self._peers: list[socket.socket] = []
-        if RANK == 0:
-            with socket.socket() as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(endpoint)
-                listener.listen(WORLD)
-                while len(self._peers) < WORLD - 1:
-                    self._peers.append(listener.accept()[0])
-            return
-        while True:
-            try:
-                self._peers.append(socket.create_connection(endpoint, timeout=1))
-                self._peers[0].settimeout(None)
-                return
-            except OSError:
-                time.sleep(0.01)
-
-    def any(self, mine: bool) -> bool:
-        """Wait for all ranks; return whether any of them passed True.
-
-        Raises:
-            ConnectionError: when a rank is gone.
-        """
-        if RANK:
-            self._peers[0].sendall(b"y" if mine else b"n")
-            return self._read(self._peers[0]) == b"y"
-        # A list, so that every rank is read.
-        is_any = any([mine, *[self._read(peer) == b"y" for peer in self._peers]])
-        for peer in self._peers:
-            peer.sendall(b"y" if is_any else b"n")
-        return is_any
-
-    @staticmethod
-    def _read(peer: socket.socket) -> bytes:
-        word = peer.recv(1)
-        if not word:
-            raise ConnectionError("a peer is gone")
-        return word
-
-
-def find_drain() -> tuple[bool, bool]:
-    """Return whether any node drains, and whether it is this one."""
-    try:
-        notices = json.loads(NOTICES.read_text())
-    except FileNotFoundError:
-        return False, False
-    drains = [notice for notice in notices if notice["kind"] == "drain"]
-    return bool(drains), any(notice["here"] for notice in drains)
-
-
 def save(step: int) -> None:
     """Replace the checkpoint atomically."""
     fresh = CHECKPOINT.with_suffix(f".{RANK}")
@@ -110,21 +55,20 @@ def save(step: int) -> None:
 
 
 def count(step: int) -> None:
-    """Count from `step` on, until a peer is gone."""
-    meeting = Meeting()
+    """Count from `step` on, until this worker leaves."""
     while True:
         time.sleep(WORK_S)
-        is_draining, is_here = find_drain()
-        is_told = meeting.any(is_draining)
+        saves = worker.should_checkpoint()
         step += 1
         report("step", step=step)
-        if is_told:
-            if RANK == 0:
-                save(step)
-            meeting.any(False)  # the checkpoint is complete when all ranks have seen it
-            if is_here and not IS_STUBBORN:
-                report("left", step=step)
-                os._exit(0)
+        if not saves:
+            continue
+        if RANK == 0:
+            save(step)
+        worker.barrier("saved")
+        if any(one.is_leaving for one in worker.notices()) and not IS_STUBBORN:
+            report("left", step=step)
+            os._exit(0)
 
 
 for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -133,6 +77,6 @@ begun = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
 report("start", step=begun, restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
 try:
     count(begun)
-except OSError:
+except RallypointError:
     while True:
-        signal.pause()  # the coordinator will stop this round
+        signal.pause()  # a peer is gone: the coordinator will stop this round

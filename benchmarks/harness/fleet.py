@@ -1,6 +1,6 @@
-"""A long-lived job of N agents with one worker each, under either launcher.
+"""A long-lived job of N agents with one worker each, and its coordinator.
 
-The workers only leave stamps (see `stamps`). The job can do without one node, so the survivors of a
+The workers are bare (see `marks`). The job can do without one node, so the survivors of a
 node's death continue, and it grows again at once when another node comes.
 """
 
@@ -9,21 +9,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
+from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from harness.stamps import Stamp, Stamps
+from harness.marks import BARE, TERM, Mark, Marks
 from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
 
 START_LIMIT_S = 180.0
 """Longest wait for the first round. A hundred agents on two cores import gRPC for half of it."""
 MANY = "100000"
 """More restarts than any measurement uses."""
-_LISTEN = "0A"
-"""State of a listening socket in /proc/net/tcp."""
 # No pauses or limits after repeated failures: each failure is treated like the first.
 AGENT_FLAGS = [
     *("--max-restarts", MANY, "--max-reformations", MANY),
@@ -46,38 +44,36 @@ class Aftermath:
 
 
 class Fleet:
-    """A job and its agents."""
+    """A job, its agents and its coordinator."""
 
     def __init__(self, trial: Trial, size: int) -> None:
         self.trial = trial
         self.size = size
-        self.stamps = Stamps(trial.folder)
+        self.marks = Marks(trial.folder, BARE)
         self.agents: dict[int, Process] = {}
         """By pid."""
-        self.workers: dict[int, Stamp] = {}
+        self.workers: dict[int, Mark] = {}
         """Starts of the workers of the round that runs, by pid."""
         self._names: dict[int, str] = {}
+        self.coordinator, self.address = trial.start_coordinator("--log-format=json")
+        self.job_id = f"fleet-{os.getpid()}"
 
     def close(self) -> None:
-        self.stamps.close()
+        self.marks.close()
 
     def start(self) -> None:
         """Start everything, and wait for a round of all."""
         for number in range(self.size):
             self.add(f"n{number}")
-        self.await_first_round(self.size)
-
-    def await_first_round(self, world_size: int) -> None:
-        if not self.await_round(world_size, START_LIMIT_S).starts:
+        if not self.await_round(self.size, START_LIMIT_S).starts:
             raise MeasurementFailed("no worker has started")
-
-    def command(self, name: str) -> list[str]:
-        """Return the command line of an agent."""
-        raise NotImplementedError
 
     def add(self, name: str) -> None:
         """Start an agent."""
-        process = self.trial.start([*self.command(name), *self.stamps.command])
+        where = ["--coordinator", self.address, "--job-id", self.job_id, "--node-name", name]
+        nodes = ["--local-addr", "127.0.0.1", "--nnodes", f"{max(1, self.size - 1)}:{self.size}"]
+        command = ["node-agent", *where, *nodes, *AGENT_FLAGS, "--no-python"]
+        process = self.trial.start([*command, *self.marks.program])
         self.agents[process.popen.pid] = process
         self._names[process.popen.pid] = name
 
@@ -110,18 +106,18 @@ class Fleet:
         Raises: MeasurementFailed when only some workers followed.
         """
         terms: dict[int, int] = {}
-        started: dict[int, Stamp] = {}
-        for stamp in self.stamps.until(time.monotonic() + limit_s):
-            if not stamp.is_start:
-                started.pop(stamp.pid, None)  # of a round that was given up
-                if stamp.pid in expected:
-                    terms[stamp.pid] = stamp.clock_ns
-            elif stamp.world_size == world_size and stamp.pid not in self.workers:
-                started[stamp.pid] = stamp
-            ranks = {stamp.rank for stamp in started.values()}
+        started: dict[int, Mark] = {}
+        for mark in self.marks.until(time.monotonic() + limit_s):
+            if mark.kind == TERM:
+                started.pop(mark.pid, None)  # of a round that was given up
+                if mark.pid in expected:
+                    terms[mark.pid] = mark.clock_ns
+            elif mark.world_size == world_size and mark.pid not in self.workers:
+                started[mark.pid] = mark
+            ranks = {mark.rank for mark in started.values()}
             if len(terms) == len(expected) and ranks == set(range(world_size)):
                 self.workers = started
-                starts = sorted(stamp.clock_ns for stamp in started.values())
+                starts = sorted(mark.clock_ns for mark in started.values())
                 return Aftermath(sorted(terms.values()), starts)
         if not terms and not started:
             return Aftermath([], [])
@@ -130,30 +126,12 @@ class Fleet:
             f"{len(started)} of {world_size} started"
         )
 
-
-class OurFleet(Fleet):
-    """A coordinator with its agents."""
-
-    def __init__(self, trial: Trial, size: int) -> None:
-        super().__init__(trial, size)
-        command = ["coordinator", "--host=127.0.0.1", "--port=0", "--log-format=json"]
-        self.coordinator = trial.start(command, stdout=subprocess.PIPE)
-        self.address = trial.read_address(self.coordinator)
-        self.job_id = f"fleet-{os.getpid()}"
-
-    def command(self, name: str) -> list[str]:
-        where = ["--coordinator", self.address, "--job-id", self.job_id, "--node-name", name]
-        nodes = ["--local-addr", "127.0.0.1", "--nnodes", f"{max(1, self.size - 1)}:{self.size}"]
-        return ["node-agent", *where, *nodes, *AGENT_FLAGS, "--no-python"]
-
-    def count_events(self) -> dict[str, int]:
+    def count_events(self) -> Counter[str]:
         """Return how often each event is in the coordinator's log so far."""
-        found: dict[str, int] = {}
-        for line in self.trial.log(self.coordinator).read_text().splitlines():
-            if line.startswith("{") and line.endswith("}"):  # the last line may be incomplete
-                event = str(json.loads(line)["event"])
-                found[event] = found.get(event, 0) + 1
-        return found
+        lines = self.trial.log(self.coordinator).read_text().splitlines()
+        # The last line may be incomplete.
+        whole = (line for line in lines if line.startswith("{") and line.endswith("}"))
+        return Counter(str(json.loads(line)["event"]) for line in whole)
 
 
 def end_worker(pidfd: int) -> None:

@@ -76,6 +76,10 @@ class Results:
         """Note the machine and its load; write to `path`, or nowhere."""
         self._path = path
         self.cells: list[Cell] = []
+        self.cases: list[dict[str, Any]] = []
+        """What a benchmark that judges has done, one after the other, with all that is known."""
+        self.wrong: Sequence[str] = ()
+        """What it has found wrong."""
         self.origin = Origin(
             command=shlex.join(["python", *_without_path(sys.argv)]),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,9 +95,22 @@ class Results:
         rounded = [float(f"{sample:.6g}") for sample in samples]
         self._cell(table, row, column, unit).samples += rounded
 
+    def count(self, table: str, row: str, column: str, times: int = 1) -> None:
+        """Add to a cell that has one number."""
+        cell = self._cell(table, row, column, "")
+        cell.samples = [sum(cell.samples) + times]
+
     def miss(self, table: str, row: str, column: str, unit: str) -> None:
         """Note that something did not happen within the limit."""
         self._cell(table, row, column, unit).missing += 1
+
+    def samples(self, table: str, row: str, column: str) -> list[float]:
+        """Return the samples of a cell; none if it was not measured."""
+        place = (table, row, column)
+        for cell in self.cells:
+            if (cell.table, cell.row, cell.column) == place:
+                return cell.samples
+        return []
 
     def _cell(self, table: str, row: str, column: str, unit: str) -> Cell:
         for cell in self.cells:
@@ -107,10 +124,24 @@ class Results:
         self.origin.load_after = _read_load()
         if self._path is None:
             return
-        text = json.dumps({"origin": asdict(self.origin), "cells": [*map(asdict, self.cells)]})
         beside = self._path.with_suffix(".part")
-        beside.write_text(_indent(text), encoding="utf-8")
+        beside.write_text(self._render(), encoding="utf-8")
         beside.replace(self._path)
+
+    def _render(self) -> str:
+        """Return JSON with a line for each cell, so that a change shows which cells differ."""
+
+        def lines(found: Sequence[dict[str, Any]]) -> str:
+            return ",\n".join(f"    {json.dumps(one, ensure_ascii=False)}" for one in found)
+
+        origin = json.dumps(asdict(self.origin), indent=4, ensure_ascii=False)
+        parts = [f'  "origin": {origin[:-1]}  }}']
+        parts.append(f'  "cells": [\n{lines([*map(asdict, self.cells)])}\n  ]')
+        if self.cases:
+            parts.append(f'  "cases": [\n{lines(self.cases)}\n  ]')
+        if self.wrong:
+            parts.append(f'  "wrong": {json.dumps(self.wrong, ensure_ascii=False)}')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def read_results(path: Path) -> Results:
@@ -124,6 +155,7 @@ def read_results(path: Path) -> Results:
     results._path = path
     results.origin = Origin(**found["origin"])
     results.cells = [Cell(**cell) for cell in found["cells"]]
+    results.cases, results.wrong = found.get("cases", []), found.get("wrong", ())
     return results
 
 
@@ -160,11 +192,3 @@ def _git(*words: str) -> str:
         ["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
-
-
-def _indent(text: str) -> str:
-    """Return JSON with a line for each cell, so that a change shows which cells differ."""
-    found = json.loads(text)
-    cells = ",\n".join(f"    {json.dumps(cell, ensure_ascii=False)}" for cell in found["cells"])
-    origin = json.dumps(found["origin"], indent=4, ensure_ascii=False).replace("\n}", "\n  }")
-    return f'{{\n  "origin": {origin},\n  "cells": [\n{cells}\n  ]\n}}\n'

@@ -7,18 +7,20 @@ what the coordinator has not acknowledged.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import secrets
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from harness.trial import MeasurementFailed
 from rallypoint.agent.session.endings import BrokenStream, read_ending
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2
@@ -26,17 +28,23 @@ from rallypoint.wire.channel import client_options
 from rallypoint.wire.durations import to_duration, to_ms
 
 METHOD = "/rallypoint.v1.AgentService/Session"
-SIGNS_OF_LIFE = ("heartbeat", "acknowledgement")
-"""Sent by the clock: how many fall into a round depends on its duration."""
-
 FIRST_BEAT_S_MAX = 1.0
 """Longest time from the Welcome to the first heartbeat."""
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 2.0
 """Bounds of the pause before another connection, as for real agents."""
 OUTAGE_S_MAX = 120.0
 """An agent that has been without a Welcome for so long has failed."""
+STREAMS_PER_CHANNEL = 256
+"""Agents of `running_job` that share a connection, so that 16,384 fit into one process."""
+LONG_LEASE_MS = 1_800_000
+"""Thousands of agents in one process cannot keep a short lease."""
+LARGE_LIMIT_S = 300.0
+"""Longest wait for the next step of so many."""
 _BREAKS = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reads and writes raise when the stream has ended."""
+
+KILLED = node_pb2.WorkerExit(signal=9, run_time=to_duration(1_000))
+"""The end of a worker that was killed."""
 
 
 def show_break(number: int, why: str) -> None:
@@ -44,23 +52,34 @@ def show_break(number: int, why: str) -> None:
     print(f"agent {number}: stream ended: {why}", file=sys.stderr, flush=True)
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Messages and bytes of both directions, without gRPC's own framing."""
+class Gathering:
+    """Waits until the same thing has happened to all of them, again and again."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    """Number of messages of each kind; a desired state is `run`, `stop`, `standby`, …"""
-    sizes: dict[str, int] = field(default_factory=dict)
+    def __init__(self, nodes: int, what: str = "have a round", limit_s: float = 120.0) -> None:
+        self._nodes, self._what, self._limit_s = nodes, what, limit_s
+        self._count = 0
+        self._done = asyncio.Event()
 
-    def count(self, kind: str, message: bytes) -> None:
-        """Add one message."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.sizes[kind] = self.sizes.get(kind, 0) + len(message)
+    def one(self) -> None:
+        """Note that it has happened to one."""
+        self._count += 1
+        if self._count == self._nodes:
+            self._done.set()
 
-    def clear(self) -> None:
-        """Start counting from zero."""
-        self.counts.clear()
-        self.sizes.clear()
+    async def all(self) -> None:
+        """Return when it has happened to the last one, and begin again.
+
+        Raises:
+            MeasurementFailed: some are missing after the limit.
+        """
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._done.wait()
+        except TimeoutError:
+            text = f"{self._count} of {self._nodes} {self._what}"
+            raise MeasurementFailed(text) from None
+        self._count = 0
+        self._done.clear()
 
 
 @dataclass(slots=True)
@@ -69,7 +88,6 @@ class SimulatedAgent:
 
     number: int
     nodes: int
-    traffic: Traffic
     on_run: Callable[[], None]
     """Called when a Run has arrived."""
     on_welcome: Callable[[], None] = lambda: None
@@ -95,6 +113,8 @@ class SimulatedAgent:
     """The last one."""
     held: agent_pb2.RunOrder | None = None
     """The round that runs here."""
+    has_finished: bool = False
+    """Its job has ended."""
     revision: int = 0
     epoch: int = 0
     round: int = 0
@@ -145,7 +165,7 @@ class SimulatedAgent:
         return agent_pb2.SessionRequest(hello=hello)
 
     async def live(self, channel: grpc.aio.Channel) -> None:
-        """Take part until cancelled; connect again when the stream breaks.
+        """Take part until cancelled or the job has ended; connect again when the stream breaks.
 
         Raises:
             Exception: what `read_ending` returns, when another connection would not help.
@@ -155,6 +175,8 @@ class SimulatedAgent:
         while True:
             self.welcomed.clear()
             end = await self._converse(channel)
+            if self.has_finished:
+                return
             if not isinstance(end, BrokenStream):
                 raise end
             if self.welcomed.is_set():
@@ -168,7 +190,9 @@ class SimulatedAgent:
     async def _converse(self, channel: grpc.aio.Channel) -> Exception:
         """Take part on one stream; return what its end means for an agent."""
         session = channel.stream_stream(
-            METHOD, request_serializer=self._pack, response_deserializer=self._unpack
+            METHOD,
+            request_serializer=agent_pb2.SessionRequest.SerializeToString,
+            response_deserializer=agent_pb2.SessionResponse.FromString,
         )
         self.connection += 1
         call: Any = session(metadata=self.metadata)
@@ -189,17 +213,6 @@ class SimulatedAgent:
         """Forget the reports that the coordinator has."""
         self.acknowledged = max(self.acknowledged, acknowledged)
         self.reports = [one for one in self.reports if one.sequence > self.acknowledged]
-
-    def _pack(self, message: agent_pb2.SessionRequest) -> bytes:
-        kind, packed = message.WhichOneof("message") or "", message.SerializeToString()
-        self.traffic.count(kind, packed)
-        return packed
-
-    def _unpack(self, packed: bytes) -> agent_pb2.SessionResponse:
-        message = agent_pb2.SessionResponse.FromString(packed)
-        kind = message.WhichOneof("message") or ""
-        self.traffic.count(message.desired.WhichOneof("state") or kind, packed)
-        return message
 
     async def _take(self, message: agent_pb2.SessionResponse) -> None:
         if message.HasField("desired"):
@@ -226,10 +239,12 @@ class SimulatedAgent:
             self.port, self.held = self.port + 1, None
             ready = agent_pb2.Ready(round=desired.stop.round, master_port=self.port)
             await self.say(agent_pb2.SessionRequest(ready=ready))
+        elif desired.HasField("finished"):
+            self.has_finished = True
+            await self.say(agent_pb2.SessionRequest(goodbye=agent_pb2.Goodbye(text="done")))
 
-    async def fail(self) -> None:
-        """Report that the node's worker was killed."""
-        exit = node_pb2.WorkerExit(signal=9, run_time=to_duration(1_000))
+    async def fail(self, exit: node_pb2.WorkerExit = KILLED) -> None:
+        """Report that the node's first worker has ended like this."""
         worker = node_pb2.Worker(local_rank=0, pid=1, exit=exit)
         exited = agent_pb2.Exited(round=self.round, workers=[worker])
         await self.say(agent_pb2.SessionRequest(exited=exited))
@@ -261,6 +276,56 @@ class SimulatedAgent:
             pause_s = self.interval_s
 
 
-def open_channel(port: int) -> grpc.aio.Channel:
+def open_channel(target: str, *options: tuple[str, int]) -> grpc.aio.Channel:
     """Return a channel with a separate connection."""
-    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=client_options())
+    return grpc.aio.insecure_channel(target, options=[*client_options(), *options])
+
+
+@asynccontextmanager
+async def living(
+    agents: Sequence[SimulatedAgent], channels: Sequence[grpc.aio.Channel]
+) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Let agents live while the context is open; they share the channels in turn."""
+    async with asyncio.TaskGroup() as lives:
+        pairs = zip(agents, itertools.cycle(channels), strict=False)
+        tasks = [lives.create_task(agent.live(channel)) for agent, channel in pairs]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@asynccontextmanager
+async def running_job(
+    target: str, nodes: int, *, workers: int = 1, **more: Any
+) -> AsyncIterator[None]:
+    """Let a job of so many nodes run while the context is open, all in this process.
+
+    Args:
+        target: of the coordinator.
+        nodes: of the job, each a simulated agent.
+        workers: of each node.
+        more: fields of every agent.
+    """
+    gathering = Gathering(nodes, limit_s=LARGE_LIMIT_S)
+    async with AsyncExitStack() as stack:
+        for begin in range(0, nodes, STREAMS_PER_CHANNEL):
+            channel = open_channel(target)
+            await channel.channel_ready()
+            numbers = range(begin, min(begin + STREAMS_PER_CHANNEL, nodes))
+            welcomed = Gathering(len(numbers), "are welcome", LARGE_LIMIT_S)
+            agents = [
+                SimulatedAgent(
+                    *(number, nodes, gathering.one),
+                    on_welcome=welcomed.one,
+                    workers=workers,
+                    lease_ms=LONG_LEASE_MS,
+                    **more,
+                )
+                for number in numbers
+            ]
+            await stack.enter_async_context(living(agents, [channel]))
+            await welcomed.all()
+        await gathering.all()
+        yield

@@ -1,7 +1,7 @@
-"""One job under one launcher: its processes, the reports of its workers, and the end of both.
+"""The processes of one measurement: they are started, their logs are kept, and none is left.
 
-This module does not know which launcher runs. It waits for events only (a datagram of a worker, a
-pidfd of a launcher), every wait has a limit, and no process that it started is left afterwards.
+It waits for events only (a line, a pidfd), every wait has a limit, and no process that it started
+is left afterwards, nor a descendant of one.
 """
 
 from __future__ import annotations
@@ -30,34 +30,9 @@ GRACE_S = 10.0
 # Bytes of each process's output that are shown when a measurement fails.
 LOG_TAIL_BYTES = 4000
 
-WORKER_SOURCE = """\
-import time; clock_ns = time.monotonic_ns()
-import os, socket, sys
-inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-inbox.bind("")
-fields = os.environ["RANK"], os.environ["WORLD_SIZE"], os.getpid(), clock_ns
-inbox.sendto(" ".join(map(str, fields)).encode(), sys.argv[1])
-inbox.recv(16)
-"""
-
 
 class MeasurementFailed(Exception):
     """An expected event did not happen; the text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a worker reported about its start.
-
-    clock_ns: CLOCK_MONOTONIC at its first line.
-    address: where it waits to be released.
-    """
-
-    rank: int
-    world_size: int
-    pid: int
-    clock_ns: int
-    address: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +77,20 @@ def measure_memory(root: int, workers: Iterable[int]) -> float:
     return kibibytes * 1024 / 1e6
 
 
+def free_endpoint() -> str:
+    """Return an address of this machine with a port that no other process has now."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        return f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
 class Trial:
-    """One job under one launcher: starts it, collects reports, and leaves no process behind."""
+    """Starts processes, and leaves none behind."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="launch-")
         self.folder = Path(self._directory.name)
         """Folder for logs and other files, removed afterwards."""
-        self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._inbox.bind(str(self.folder / "inbox"))
         self._processes: list[Process] = []
-        self._workers: dict[int, int] = {}
-        script = self.folder / "worker.py"
-        script.write_text(WORKER_SOURCE)
-        self.script = [str(script), str(self.folder / "inbox")]
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +101,6 @@ class Trial:
         self._end_all()
         if isinstance(error, MeasurementFailed):
             error.add_note(self._read_logs())
-        self._inbox.close()
         self._directory.cleanup()
 
     def start(self, command: list[str], *, stdout: int | None = None) -> Process:
@@ -157,8 +131,25 @@ class Trial:
         """Return where a process's standard error is written."""
         return self._log(process.name)
 
+    def start_coordinator(self, *flags: str) -> tuple[Process, str]:
+        """Start a coordinator on this host; return it, and its HOST:PORT once it listens.
+
+        Args:
+            flags: more than its host; without a port it chooses one.
+
+        Raises:
+            MeasurementFailed: it does not listen in time.
+        """
+        command = ["coordinator", "--host=127.0.0.1", "--port=0", *flags]
+        process = self.start(command, stdout=subprocess.PIPE)
+        return process, self.read_address(process)
+
     def read_address(self, coordinator: Process) -> str:
-        """Return HOST:PORT from the coordinator's first line."""
+        """Return HOST:PORT from the coordinator's first line.
+
+        Raises:
+            MeasurementFailed: it does not listen in time.
+        """
         pipe = coordinator.popen.stdout
         assert pipe is not None
         line, deadline = b"", time.monotonic() + WAIT_LIMIT_S
@@ -171,45 +162,13 @@ class Trial:
             line += byte
         return line.decode().strip().removeprefix("listening on ")
 
-    def collect(self, world_size: int, *, old: Iterable[int] = ()) -> list[Stamp]:
-        """Wait until a worker of each rank has started in a world of this size.
+    def await_success(self, processes: Iterable[Process]) -> None:
+        """Wait until processes have exited with 0.
 
-        Args:
-            old: pids of workers that do not count.
-
-        Returns: the newest stamp per rank, in rank order.
-
-        Raises: MeasurementFailed when that takes too long, or when a launcher ends before it.
+        Raises:
+            MeasurementFailed: one takes too long, or exits with something else.
         """
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        stamps: dict[int, Stamp] = {}
-        while len(stamps) < world_size:
-            names = {process.pidfd: process.name for process in self._processes}
-            waited: list[int] = [self._inbox.fileno(), *names]
-            timeout = max(0.0, deadline - time.monotonic())
-            ready = select.select(waited, [], [], timeout)[0]
-            if self._inbox.fileno() in ready:
-                stamp = self._receive()
-                if stamp.world_size == world_size and stamp.pid not in old:
-                    stamps[stamp.rank] = stamp
-            elif ready:
-                raise MeasurementFailed(f"{names[ready[0]]} ended before its workers ran")
-            else:
-                raise MeasurementFailed(f"only ranks {sorted(stamps)} of {world_size} started")
-        return [stamps[rank] for rank in sorted(stamps)]
-
-    def _receive(self) -> Stamp:
-        message, address = self._inbox.recvfrom(256)
-        rank, world_size, pid, clock_ns = map(int, message.split())
-        with suppress(FileNotFoundError, ProcessLookupError):
-            self._workers[pid] = read_parent_and_start(pid)[1]
-        return Stamp(rank, world_size, pid, clock_ns, address)
-
-    def release(self, stamps: Iterable[Stamp], launchers: Iterable[Process]) -> None:
-        """Let the workers exit with 0; check that their launchers do the same."""
-        for stamp in stamps:
-            self._inbox.sendto(b"exit", stamp.address)
-        for process in launchers:
+        for process in processes:
             if not select.select([process.pidfd], [], [], WAIT_LIMIT_S)[0]:
                 raise MeasurementFailed(f"{process.name} still runs after its workers ended")
             if process.popen.wait() != 0:
@@ -217,7 +176,7 @@ class Trial:
 
     def _end_all(self) -> None:
         """Send SIGTERM to every group, wait, send SIGKILL to every group and to leftovers."""
-        leftovers = dict(self._workers)
+        leftovers: dict[int, int] = {}
         alive = [process for process in self._processes if process.popen.poll() is None]
         for process in alive:
             leftovers.update(list_tree(process.popen.pid))

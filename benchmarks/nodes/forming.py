@@ -1,134 +1,132 @@
-"""Rounds of simulated agents at a server, and what the server needs for them."""
+"""A server as a process, rounds of simulated agents there, and what it needs for them."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
-from nodes.processes import Crowd, agents
+from harness.results import Results
 
 STEP_S_MAX = 60.0
-"""Longest wait for anything before the measurement fails."""
-WINDOW_S = 2.6
-"""A coordinator that has just started forms no round for this long."""
+"""Longest wait for a server."""
 PAUSE_S = 0.5
 """Pause between two rounds, after which all processes are idle."""
+FIRST, FIRST_CPU = "first round", "its CPU time"
+AGAIN, AGAIN_CPU = "round again", "CPU time of that"
+BIN = Path(sys.executable).parent
 
 
-@dataclass(slots=True)
-class Times:
-    """What rounds cost with one server."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs."""
 
-    first_ms: list[float] = field(default_factory=list)
-    """From before the first connection to the last agent's Run."""
-    first_cpu_ms: list[float] = field(default_factory=list)
-    """CPU time of the server during that."""
-    again_ms: list[float] = field(default_factory=list)
-    """From before the report of a failure to the last agent's Run."""
-    again_cpu_ms: list[float] = field(default_factory=list)
+    target: str
+    pid: int
 
+    def cpu_s(self) -> float:
+        """Return its CPU time so far, in seconds."""
+        spent_ns = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            spent_ns += int((task / "schedstat").read_text().split()[0])
+        return spent_ns / 1e9
 
-class Gathering:
-    """Waits until every client has received the same thing."""
+    def rss_mb(self) -> float:
+        """Return its resident memory in MB (1,000,000 bytes)."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        raise LookupError("VmRSS")
 
-    def __init__(self, nodes: int, limit_s: float = STEP_S_MAX) -> None:
-        self._nodes = nodes
-        self._limit_s = limit_s
-        self._count = 0
-        self._done = asyncio.Event()
-
-    def one(self) -> None:
-        """Note that one client has received it."""
-        self._count += 1
-        if self._count == self._nodes:
-            self._count = 0
-            self._done.set()
-
-    async def all(self) -> None:
-        """Return when the last one has."""
-        async with asyncio.timeout(self._limit_s):
-            await self._done.wait()
-        self._done.clear()
+    async def idle_percent(self, seconds: float) -> float:
+        """Return how much of one core it used while nothing happened."""
+        before_s, begun_s = self.cpu_s(), time.monotonic()
+        await asyncio.sleep(seconds)
+        return 100 * (self.cpu_s() - before_s) / (time.monotonic() - begun_s)
 
 
 @asynccontextmanager
-async def server(*command: str) -> AsyncIterator[tuple[int, int]]:
-    """Run a server that prints its port; yield the port and the pid."""
+async def server(*command: str, log: IO[bytes] | None = None) -> AsyncIterator[Server]:
+    """Run a server that prints its port while the context is open.
+
+    Args:
+        command: its command line, without where it listens.
+        log: gets its standard error.
+    """
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+        *(*command, "--host=127.0.0.1", "--port=0"), stdout=PIPE, stdin=DEVNULL, stderr=log
     )
     try:
         assert process.stdout is not None
         async with asyncio.timeout(STEP_S_MAX):
             line = await process.stdout.readline()
-        yield int(line.decode().rpartition(":")[2]), process.pid
+        yield Server(f"127.0.0.1:{int(line.decode().rpartition(':')[2])}", process.pid)
     finally:
         if process.returncode is None:
             process.terminate()
-        async with asyncio.timeout(STEP_S_MAX):
+        try:
+            async with asyncio.timeout(STEP_S_MAX):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
             await process.wait()
 
 
+def coordinator(*flags: str, script: str = "") -> tuple[str, ...]:
+    """Return the command of a coordinator that forms rounds at once.
+
+    Args:
+        flags: more than that.
+        script: a module of the harness that changes what it does.
+    """
+    harness = Path(__file__).parents[1] / "harness"
+    program = (sys.executable, str(harness / script)) if script else (str(BIN / "coordinator"),)
+    return (*program, "--log-level=error", "--startup-window=0", *flags)
+
+
+class Agents(Protocol):
+    """All agents of a job."""
+
+    async def begin(self) -> None:
+        """Connect all agents."""
+
+    async def fail(self, number: int) -> None:
+        """Let another agent report a failed worker for each `number` in a row."""
+
+    async def gather(self) -> None:
+        """Return when every agent has received the next Run."""
+
+
 async def form_rounds(
-    port: int,
-    pid: int,
-    nodes: int,
-    rounds: int,
-    times: Times,
-    *,
-    afterwards: Callable[[Crowd], Awaitable[None]] | None = None,
+    agents: Agents, server: Server, rounds: int, results: Results, table: str, row: str
 ) -> None:
     """Form a first round of simulated agents and re-form it; the same for every server.
 
     Args:
-        port: where the server listens.
-        pid: the server's process.
-        nodes: how many agents.
+        agents: that are not connected yet.
+        server: what needs CPU time for them.
         rounds: how many times the round is re-formed, each after another agent's failure.
-        times: gets the results.
-        afterwards: called while all agents are still there, with the traffic of the last round.
+        results: get the times of `row` in `table`.
     """
-    async with agents(port, nodes) as crowd:
-        spent_s, begun = read_cpu_s(pid), time.perf_counter()
-        crowd.begin()
-        await crowd.gather()
-        times.first_ms.append((time.perf_counter() - begun) * 1000)
-        times.first_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
-        for number in range(rounds):
-            await asyncio.sleep(PAUSE_S)
-            crowd.clear()
-            spent_s, begun = read_cpu_s(pid), time.perf_counter()
-            crowd.fail(number)
-            await crowd.gather()
-            times.again_ms.append((time.perf_counter() - begun) * 1000)
-            times.again_cpu_ms.append((read_cpu_s(pid) - spent_s) * 1000)
+
+    async def time_one(act: Callable[[], Awaitable[None]], names: Mapping[str, str]) -> None:
+        """Measure from before an act to the last agent's Run."""
+        spent_s, begun_s = server.cpu_s(), time.perf_counter()
+        await act()
+        await agents.gather()
+        took_ms = (time.perf_counter() - begun_s) * 1000
+        results.add(table, row, names["took"], "ms", took_ms)
+        results.add(table, row, names["spent"], "ms", (server.cpu_s() - spent_s) * 1000)
+
+    await time_one(agents.begin, {"took": FIRST, "spent": FIRST_CPU})
+    for number in range(rounds):
         await asyncio.sleep(PAUSE_S)
-        if afterwards is not None:
-            await afterwards(crowd)
-
-
-async def idle_cpu_percent(pid: int, seconds: float) -> float:
-    """Return how much of one core the process used while nothing happened."""
-    before, begun = read_cpu_s(pid), time.monotonic()
-    await asyncio.sleep(seconds)
-    return 100 * (read_cpu_s(pid) - before) / (time.monotonic() - begun)
-
-
-def read_cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, in seconds."""
-    spent_ns = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        spent_ns += int((task / "schedstat").read_text().split()[0])
-    return spent_ns / 1e9
-
-
-def read_rss_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB (1,000,000 bytes)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise LookupError("VmRSS")
+        again = {"took": AGAIN, "spent": AGAIN_CPU}
+        await time_one(lambda number=number: agents.fail(number), again)  # type: ignore[misc]
+    await asyncio.sleep(PAUSE_S)

@@ -1,11 +1,9 @@
 """A process that holds a share of the simulated agents; its parent commands it by lines.
 
-    python benchmarks/nodes/process.py PORT FIRST COUNT NODES
+    python benchmarks/nodes/process.py TARGET FIRST COUNT NODES
 
 begin       connect all agents of the share
 fail        its next agent reports a failed worker
-clear       count traffic from zero
-traffic     print what was counted since, as JSON
 
 It prints `run` whenever all of its agents have received a new Run. It ends with its input.
 """
@@ -14,29 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from harness.swarm import SimulatedAgent, Traffic, open_channel
+from harness.swarm import SimulatedAgent, open_channel
 
 
 class Share:
     """The agents of this process."""
 
-    def __init__(self, port: int, first: int, count: int, nodes: int) -> None:
+    def __init__(self, target: str, first: int, count: int, nodes: int) -> None:
         """Make `count` agents of a job of `nodes`."""
-        self._port = port
+        self._target = target
         self._count = count
         self._arrived = 0
         self._failures = 0
-        self.traffic = Traffic()
         self._agents = [
-            SimulatedAgent(number, nodes, self.traffic, self._arrive)
-            for number in range(first, first + count)
+            SimulatedAgent(number, nodes, self._arrive) for number in range(first, first + count)
         ]
 
     def _arrive(self) -> None:
@@ -50,7 +45,7 @@ class Share:
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        channels = [open_channel(self._port) for _ in self._agents]
+        channels = [open_channel(self._target) for _ in self._agents]
         print("ready", flush=True)
         while command := (await reader.readline()).strip():
             match command:
@@ -60,15 +55,8 @@ class Share:
                 case b"fail":
                     await self._agents[self._failures % self._count].fail()
                     self._failures += 1
-                case b"clear":
-                    self.traffic.clear()
-                case b"traffic":
-                    print(json.dumps(self._count_traffic()), flush=True)
                 case _:
                     raise ValueError(command)
-
-    def _count_traffic(self) -> dict[str, object]:
-        return {"counts": self.traffic.counts, "sizes": self.traffic.sizes}
 
 
 async def live(share: Share) -> None:
@@ -82,8 +70,8 @@ async def live(share: Share) -> None:
 def main() -> None:
     """Serve the parent."""
     gc.disable()  # so that no agent is late because of another; the process lives for minutes
-    port, first, count, nodes = map(int, sys.argv[1:])
-    asyncio.run(live(Share(port, first, count, nodes)))
+    target, *numbers = sys.argv[1:]
+    asyncio.run(live(Share(target, *map(int, numbers))))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,20 @@ import re
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict
-from typing import Any
 
 from crashes.alone import MOMENTS, OTHERS
 from crashes.crew import Crew
+from crashes.figures import Fault
 from crashes.kinds import Ending, Failing, Moving, Quiet, Steady
 from crashes.play import LIMIT_S, Play
+from crashes.seat import Seat
+from harness.results import Results
 from harness.trial import MeasurementFailed, Trial
-from owners.cluster import Cluster
 from owners.fencing import Fencing
-from owners.figures import Fault, Store, render
-from owners.seats import Seat, Seats
 from owners.served import Asking
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.v1 import job_pb2
+from support.etcd.cluster import Cluster
 
 COORDINATORS = 3
 MEMBERS = 3
@@ -34,6 +33,12 @@ AWAY_S_MAX = 2.0
 """How long one that was killed is missed at most, once its jobs are served elsewhere."""
 POLL_S = 0.02
 PREFIX = "/crashes"
+QUOTA_BYTES = 256 * 1024 * 1024
+"""Space of etcd's database: the benchmark fills it."""
+ETCD_FLAGS = (
+    *(f"--quota-backend-bytes={QUOTA_BYTES}", "--unsafe-no-fsync=false"),
+    *("--auto-compaction-mode=periodic", "--auto-compaction-retention=1m"),
+)
 NODES = 3
 """Of a job to which something is done."""
 EACH = 24
@@ -58,17 +63,19 @@ class Shared(Play):
         trial = stack.enter_context(Trial())
         ports = PortReserver()
         stack.callback(ports.close)
-        self.cluster = Cluster(trial, ports, MEMBERS)
-        endpoints = [member.endpoint for member in self.cluster.members]
+        self.cluster = Cluster(trial.folder / "etcd", MEMBERS, ETCD_FLAGS)
+        stack.callback(self.cluster.end)
+        endpoints = list(self.cluster.endpoints)
         state = f"etcd://{','.join(endpoints)}{PREFIX}"
-        self.seats = Seats(trial, ports, state, COORDINATORS)
+        self.seats = [Seat(trial, ports, state) for _ in range(COORDINATORS)]
+        self.addresses = [seat.address for seat in self.seats]
         self.fencing = Fencing(endpoints, PREFIX)
         self.asking = Asking(self.fencing, SHARDS)
         copies = max(1, jobs // EACH)
         kinds = ["steady", "failing", "moving", "ending"]
         names = [f"{kind}{number}-" for number in range(copies) for kind in kinds]
         names += [f"quiet{number}-" for number in range(jobs - len(names))]
-        super().__init__(stack, trial, self.seats.addresses, seed, names, SHARDS)
+        super().__init__(stack, trial, self.addresses, seed, names, SHARDS)
         self.faults: list[Fault] = []
         self.outages: list[str] = []
         """What became of faults of etcd, each in one line."""
@@ -89,14 +96,10 @@ class Shared(Play):
     def open(self) -> None:
         self.fencing.start()
         self.stack.callback(self.fencing.close)
-        for seat in self.seats.all:
-            self.seats.start(seat)
+        for seat in self.seats:
+            seat.start()
         self.await_balance()
         super().open()
-
-    @property
-    def count(self) -> int:
-        return len(self.faults)
 
     def settle(self, when: str) -> None:
         super().settle(when)
@@ -104,9 +107,15 @@ class Shared(Play):
         self.forbidden += len(wrong)
         self.note(when, *wrong)
 
-    def render(self) -> str:
-        store = Store(self.fencing.writes, self.fencing.claims, self.forbidden)
-        return render(self.faults, self.totals(), store, len(self.crews), self.outages)
+    def add_totals(self, results: Results) -> None:
+        super().add_totals(results)
+        for column, count in {
+            "writes to journals": self.fencing.writes,
+            "claims of shards": self.fencing.claims,
+            "writes of an owner that had lost its shard": self.forbidden,
+        }.items():
+            results.count("etcd", f"{len(self.crews)} jobs", column, count)
+        results.cases += [{"outage": text} for text in self.outages]
 
     def describe_last(self) -> str:
         fault = self.faults[-1]
@@ -119,11 +128,9 @@ class Shared(Play):
             f"{fault.balanced_s:.2f} s; {len(fault.disturbed)} others disturbed"
         )
 
-    def list_crashes(self) -> list[dict[str, Any]]:
-        return [asdict(fault) for fault in self.faults]
-
     def recover(self) -> None:
-        self.note(f"fault {self.count}", *self.seats.revive())
+        ended = [text for seat in self.seats for text in seat.revive()]
+        self.note(f"fault {self.count}", *ended)
         self.await_balance()
 
     def finish(self) -> None:
@@ -135,8 +142,9 @@ class Shared(Play):
 
     def crash(self, *, kills: bool = True) -> None:
         aim, crew = self._aim()
-        fault = Fault(KINDS[self.count % len(KINDS)], aim)
+        fault = Fault(aim, kind=KINDS[self.count % len(KINDS)])
         self.faults.append(fault)
+        self.crashes.append(fault)
         moment = MOMENTS[aim]
         free = [one for one in self.living() if one is not crew and not one.is_steady()]
         for one in free:
@@ -149,9 +157,9 @@ class Shared(Play):
                 crew.await_join()
         time.sleep(self.chance.uniform(*moment.within_s))
         address = self.asking.owner(crew.job_id) if crew is not None else ""
-        seat = self.seats.at(address) if address else self.chance.choice(self.seats.all)
+        seat = next((one for one in self.seats if one.address == address), None)
         if kills:
-            self._disturb(fault, seat, free)
+            self._disturb(fault, seat or self.chance.choice(self.seats), free)
 
     def _aim(self) -> tuple[str, Crew | None]:
         """Return the moment that is possible now and was least often aimed at, and a job for it."""
@@ -178,18 +186,18 @@ class Shared(Play):
         members = {owned.member for shard, owned in claims.items() if self._is_at(shard, seat)}
         began_s = time.monotonic()
         if fault.kind == "kill":
-            self.seats.kill(seat)
+            seat.kill()
         elif fault.kind == "freeze":
-            self.seats.freeze(seat)
+            seat.freeze()
         else:
-            self.seats.terminate(seat)
+            seat.terminate()
         if fault.kind != "end":
             for crew in free:
                 if isinstance(crew, Failing) and crew in mine and self.chance.random() < OTHERS:
                     fault.done.append(f"{crew.fail_two()} meanwhile")
         jobs = [one.job_id for one in mine if one.model.run]
         fault.jobs = len(jobs)
-        ask = self.chance.choice(self.seats.others(seat)).address
+        ask = self.chance.choice([one for one in self.addresses if one != seat.address])
         moved = self.asking.follow(jobs, seat.address, ask, began_s, self.is_whole)
         fault.served_s = list(moved.served_s.values())
         fault.attached_s = list(moved.attached_s.values())
@@ -209,19 +217,19 @@ class Shared(Play):
         if fault.kind == "freeze":
             end_s = began_s + TTL_S + self.chance.uniform(*LONGER_S)
             time.sleep(max(0.0, end_s - time.monotonic()))
-            self.seats.thaw(seat)
+            seat.thaw()
         else:
             if fault.kind == "end":
-                self.seats.await_end(seat)
+                seat.await_end()
             time.sleep(self.chance.uniform(0, AWAY_S_MAX))
-            self.seats.start(seat)
+            seat.start()
         fault.away_s = time.monotonic() - began_s
         fault.balanced_s = self.await_balance()
 
     def await_balance(self) -> float:
         """Wait until every coordinator has its share; return how long that took, in seconds."""
         began_s = time.monotonic()
-        addresses = self.seats.addresses
+        addresses = self.addresses
         while True:
             shares = Counter(self.fencing.address(shard) for shard in range(SHARDS))
             if min(shares[address] for address in addresses) >= SHARDS // len(addresses):

@@ -18,7 +18,7 @@ def test_small_run_of_the_benchmark(world: World) -> None:
     done = world.run(sys.executable, str(VERDICTS), "--cascades=10", f"--json={path}")
 
     assert done.returncode == 0, done.stderr
-    cascades = json.loads(path.read_text())["cascades"]
+    cascades = json.loads(path.read_text())["cases"]
     kinds = [cascade["kind"] for cascade in cascades]
     assert kinds[:6] == ["exception", "recorded", "segv", "kill", "exit", "teardown"]
     assert kinds[6:9] == ["hung", "hung elsewhere", "recorded teardown"]

@@ -16,11 +16,11 @@ LIMIT_S = 240
 
 
 def storm(folder: Path, *argv: str) -> Any:
-    """Return the figures of a storm."""
-    figures = folder / "figures.json"
-    done = run_program([sys.executable, STORM, *argv, "--json", figures], LIMIT_S)
+    """Return what has become of all agents of a storm."""
+    results = folder / "results.json"
+    done = run_program([sys.executable, STORM, *argv, "--json", results], LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(figures.read_text())
+    return json.loads(results.read_text())["cases"][0]
 
 
 @pytest.mark.long

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from harness.quickest import meet_at, torchrun
-from harness.trial import MeasurementFailed, Process, Trial, measure_memory
+from harness.trial import MeasurementFailed, Process, Trial, free_endpoint, measure_memory
 from rallypoint.agent.preload.command import FDS_ENV
 
 RESTARTS = ("--max-restarts", "3")
@@ -65,8 +64,7 @@ class Job:
 
 def _find_command(launcher: Launcher, nodes: int) -> list[str]:
     """Return the command line of each node, without what is the same for all launchers."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        endpoint = f"127.0.0.1:{reserved.getsockname()[1]}"
+    endpoint = free_endpoint()
     if launcher is Launcher.TORCHRUN:
         meeting = [*meet_at(endpoint, str(nodes)), "--rdzv-id", "torch"]
         return torchrun(*(["--standalone"] if nodes == 1 else meeting))

@@ -1,16 +1,21 @@
-"""Racks: simulated agents that share one stream, as a relay would carry them."""
+"""Racks: simulated agents that share one stream, as a relay would carry them.
+
+The racks are in this process: in a cluster each relay has its own processor.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from harness.swarm import SimulatedAgent
+from harness.swarm import Gathering, SimulatedAgent, open_channel
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 
 METHOD = "/rallypoint.v1.AgentService/Relay"
@@ -25,9 +30,6 @@ class Rack:
     agents: list[RackedAgent] = field(default_factory=list)
     waiting: deque[agent_pb2.RelayedRequest] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    sent: int = 0
-    """Messages with entries."""
-    received: int = 0
 
     async def live(self, channel: grpc.aio.Channel) -> None:
         """Carry the agents until cancelled."""
@@ -42,7 +44,6 @@ class Rack:
             for agent in self.agents:
                 tasks.create_task(agent.take_part())
             while (response := await call.read()) is not grpc.aio.EOF:
-                self.received += bool(response.entries)
                 for entry in response.entries:
                     if not entry.HasField("message"):
                         raise RuntimeError(f"an agent was refused: {entry.end.text}")
@@ -58,9 +59,10 @@ class Rack:
                 await call.write(agent_pb2.RelayRequest())
             self.wake.clear()
             while self.waiting:
-                entries = [self.waiting.popleft() for _ in range(min(len(self.waiting), 1_024))]
+                entries = [
+                    self.waiting.popleft() for _ in range(min(len(self.waiting), ENTRIES_MAX))
+                ]
                 await call.write(agent_pb2.RelayRequest(entries=entries))
-                self.sent += 1
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class RackedAgent(SimulatedAgent):
 
     async def receive(self, message: bytes) -> None:
         """Do what the coordinator wants."""
-        response = self._unpack(message)
+        response = agent_pb2.SessionResponse.FromString(message)
         self.epoch = response.epoch
         await self._take(response)
 
@@ -89,7 +91,7 @@ class RackedAgent(SimulatedAgent):
             message.sequence = self.sequence
         message.session_id, message.connection, message.epoch = self.session_id, 1, self.epoch
         entry = agent_pb2.RelayedRequest(stream=self.stream)
-        packed = self._pack(message)
+        packed = message.SerializeToString()
         if self.has_opened:
             entry.message = packed
         else:
@@ -97,3 +99,52 @@ class RackedAgent(SimulatedAgent):
             entry.opening.hello = packed
         self.rack.waiting.append(entry)
         self.rack.wake.set()
+
+
+class Racks:
+    """All agents of one job, each on the stream of its rack."""
+
+    def __init__(self, target: str, nodes: int, per_rack: int, tasks: asyncio.TaskGroup) -> None:
+        """Make the agents, not connected yet."""
+        self._gathering, self._tasks = Gathering(nodes), tasks
+        self._target = target
+        self._racks: list[Rack] = []
+        for number in range(nodes):
+            if number % per_rack == 0:
+                self._racks.append(Rack())
+            rack = self._racks[-1]
+            rack.agents.append(RackedAgent(number, nodes, self._gathering.one, rack=rack))
+            rack.agents[-1].stream = len(rack.agents)
+        self.lives: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        """Connect all agents."""
+        for rack in self._racks:
+            life = rack.live(open_channel(self._target))
+            self.lives.append(self._tasks.create_task(life))
+
+    async def fail(self, number: int) -> None:
+        """Let an agent of another rack report a failed worker for each `number` in a row."""
+        await self._racks[number % len(self._racks)].agents[0].fail()
+
+    async def gather(self) -> None:
+        """Return when every agent has received the next Run."""
+        await self._gathering.all()
+
+
+@asynccontextmanager
+async def racked_agents(target: str, nodes: int, per_rack: int) -> AsyncIterator[Racks]:
+    """Make `nodes` agents, not connected yet, for a server; end them afterwards.
+
+    Args:
+        target: of the coordinator.
+        nodes: how many.
+        per_rack: how many of them share a stream.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        racks = Racks(target, nodes, per_rack, tasks)
+        try:
+            yield racks
+        finally:
+            for life in racks.lives:
+                life.cancel()
