@@ -55,10 +55,11 @@ def save(step: int) -> None:
 
 
 def count(step: int) -> None:
-    """Count from `step` on, until this worker leaves."""
+    """Count from `step` on, until this worker leaves; save in each step once a node drains."""
+    saves = False
     while True:
         time.sleep(WORK_S)
-        saves = worker.should_checkpoint()
+        saves = worker.should_checkpoint() or saves
         step += 1
         report("step", step=step)
         if not saves:

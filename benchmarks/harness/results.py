@@ -77,7 +77,7 @@ class Results:
         self._path = path
         self.cells: list[Cell] = []
         self.cases: list[dict[str, Any]] = []
-        """What a benchmark that judges has done, one after the other, with all that is known."""
+        """Everything that a benchmark that judges has done, in the order of time."""
         self.wrong: Sequence[str] = ()
         """What it has found wrong."""
         self.origin = Origin(

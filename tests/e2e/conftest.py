@@ -8,6 +8,8 @@ import pytest
 
 pytest.register_assert_rewrite("support.scenarios")
 
+from support.languages.examples import share_nodejs_client  # noqa: E402
+from support.languages.nodejs_client import Client  # noqa: E402
 from support.processes.commands import Command  # noqa: E402  # after the line above
 from support.processes.world import NEW, World  # noqa: E402
 
@@ -31,6 +33,12 @@ def shared_coordinator(shared_world: World) -> Command:
     """A coordinator for every test that does not harm it. Each test has a separate job."""
     shared_world.forgets = False
     return shared_world.coordinator(0, *NEW)
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """The example in Node.js, installed."""
+    return Client(share_nodejs_client(tmp_path_factory))
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from rallypoint.v1 import round_pb2
 from support.languages.nodejs_client import Client
 from support.processes.jobs import is_started, pids
 from support.processes.mailbox import Worker
-from support.processes.world import World
+from support.processes.world import OBEDIENT, WORKERS, World
 
 MORE = pytest.mark.nightly
 SHARED = ("RANK", "WORLD_SIZE", "ROLE_", "GROUP_", "LOCAL_", "MASTER_", "RALLYPOINT_")
@@ -21,18 +23,24 @@ OF_PYTHON = {"RALLYPOINT_AGENT", "RALLYPOINT_MARK_PIPE", "TORCHELASTIC_SIGNALS_T
 """Those that only the Python agent sets: its mark, its FIFO for milestones, which an agent need not
 have, and its flag --signals-to-handle."""
 
+PASS_A_BARRIER = shlex.join([sys.executable, str(WORKERS / "meeting.py")])
+MEETING = ("sh", "-c", f"{PASS_A_BARRIER} && exec {shlex.join([sys.executable, OBEDIENT])}")
+"""A worker that meets all others at a barrier, with its token, before it obeys the test."""
+
 
 def variables(worker: Worker) -> set[str]:
     """Return the names of the variables that any agent has to set."""
     return {name for name in worker.env if name.startswith((*SHARED, "TORCHELASTIC_"))} - OF_PYTHON
 
 
-def test_joins_a_round_with_python_agents(world: World, client: Client) -> None:
-    """Its workers have their ranks and the same variables as those of a Python agent."""
-    python = world.agent("a", nnodes="2", nproc=2)
-    nodejs = client.join(world, "b", nproc=2)
-    workers = world.mailbox.workers(4)
-    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 1))
+def test_joins_a_round_and_is_drained(world: World, client: Client) -> None:
+    """Its workers have their ranks and the same variables as those of a Python agent, and meet them
+    at a barrier with their token. An operator drains it: it exits with 0, the other continues."""
+    python = world.agent("a", nnodes="1:2", nproc=2, script=("--no-python", *MEETING))
+    world.mailbox.workers(2)
+    nodejs = client.join(world, "b", nnodes="1:2", nproc=2, command=MEETING)
+    workers = world.mailbox.workers(4, round=2)  # after the barrier
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 2))
 
     assert [worker.rank for worker in workers] == [0, 1, 2, 3]
     by_node = {name: [one for one in workers if one.node == name] for name in ("a", "b")}
@@ -42,9 +50,17 @@ def test_joins_a_round_with_python_agents(world: World, client: Client) -> None:
         assert len({one.env[name] for one in workers}) == 1, name
     assert pids(job) == [worker.pid for worker in workers]
 
-    for worker in workers:
+    assert client.operate(world, "drain", world.job_id, "b", "60s", "new kernel").returncode == 0
+    nodejs.wait_text("agent: drains within")
+    for worker in by_node["b"]:
         worker.tell("exit", "0")
-    assert [python.wait(), nodejs.wait()] == [0, 0]
+    assert nodejs.wait() == 0
+    last = world.mailbox.workers(2, round=3)
+    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
+    assert job.round.header.reason == round_pb2.ROUND_REASON_DRAINED
+    for worker in last:
+        worker.tell("exit", "0")
+    assert python.wait() == 0
 
 
 @pytest.mark.long

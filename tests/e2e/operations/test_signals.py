@@ -11,10 +11,8 @@ import pytest
 
 from rallypoint.agent.core.leaving.signals import describe_signal
 from rallypoint.cli.commands.agent.session import REPORT_LIMIT_S
-from rallypoint.v1 import round_pb2
 from support.processes.commands import Command
 from support.processes.feed import LIMIT_S
-from support.processes.jobs import is_started
 from support.processes.mailbox import Worker
 from support.processes.world import World
 
@@ -74,26 +72,6 @@ def test_signal_to_an_agent_that_waits(world: World) -> None:
 
     assert agent.wait(limit_s=AT_ONCE_S) == 128 + signal.SIGTERM
     assert world.left() == []
-
-
-@pytest.mark.parametrize("signum", SIGNALS[:2])
-def test_peers_of_a_node_that_leaves_go_on(world: World, signum: signal.Signals) -> None:
-    """The others form a round without it, and nothing is charged."""
-    stays = world.agent("a", nnodes="1:2")
-    world.mailbox.workers(1)
-    leaves = world.agent("b", nnodes="1:2")
-    both = world.mailbox.workers(2, round=2)
-    teach(world, both[1], TERM="obey", INT="obey")
-    leaves.signal(signum)
-
-    assert leaves.wait() == 128 + signum
-    (last,) = world.mailbox.workers(1, round=3)
-    assert (last.node, last.env["WORLD_SIZE"], last.restart_count) == ("a", "1", 0)
-    assert signals_of(world, both[1]) == [signum]
-    job = world.jobs.wait(world.job_id, lambda job: is_started(job, 3))
-    assert job.round.header.reason == round_pb2.ROUND_REASON_NODE_LEFT
-    last.tell("exit", "0")
-    assert stays.wait() == 0
 
 
 def test_worker_that_ignores_the_signal_is_killed_after_the_grace(world: World) -> None:

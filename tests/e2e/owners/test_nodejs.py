@@ -7,15 +7,9 @@ import signal
 import pytest
 
 from support.etcd.coordinators import Coordinators, until_job
-from support.languages.examples import share_nodejs_client
 from support.languages.nodejs_client import Client
 from support.processes.jobs import is_started, pids
 from support.processes.world import World
-
-
-@pytest.fixture
-def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    return Client(share_nodejs_client(tmp_path_factory))
 
 
 @pytest.mark.long

@@ -1,53 +1,10 @@
-"""Agents that run their workers themselves, nodes of different kinds in one job, and handlers."""
+"""Nodes of different kinds in one job, and handlers without an agent."""
 
 from __future__ import annotations
 
-import signal
-
-import pytest
-
 from rallypoint.elastic import RendezvousParameters, get_rendezvous_handler
-from support.elastic.nodes import PROMPT, launch, launch_own, result
+from support.elastic.nodes import PROMPT, launch, result
 from support.processes.world import World
-
-
-@pytest.mark.long
-def test_own_workers_follow_the_coordinator(world: World) -> None:
-    """A failure on one node restarts the workers of both, and the job succeeds together."""
-    nodes = [launch_own(world, name, (2, 2), restarts=1) for name in "ab"]
-    world.mailbox.workers(2)[1].tell("exit", "3")
-    for worker in world.mailbox.workers(2, round=2):
-        assert worker.restart_count == 1
-        worker.tell("exit", "0")
-
-    found = sorted((result(node) for node in nodes), key=str)
-    assert [{"0": "done"}, {"1": "done"}] == [one["values"] for one in found]
-
-
-@pytest.mark.long
-def test_own_workers_fail_for_good(world: World) -> None:
-    """Both nodes report the rank that failed, and nothing of the other one is left."""
-    nodes = [launch_own(world, name, (2, 2)) for name in "ab"]
-    world.mailbox.workers(2)[1].tell("exit", "3")
-
-    for node in nodes:
-        found = result(node)
-        assert (found["state"], found["failures"]) == ("FAILED", [1])
-    assert world.left() == []
-
-
-@pytest.mark.long
-def test_own_workers_end_on_a_signal(world: World) -> None:
-    """The worker gets the signal, and the other node continues without it."""
-    nodes = {"a": launch_own(world, "a", (1, 2))}
-    world.mailbox.workers(1)
-    nodes["b"] = launch_own(world, "b", (1, 2))
-    world.mailbox.workers(2, round=2)
-    nodes["b"].signal(signal.SIGTERM)
-
-    assert result(nodes["b"])["raised"] == "SignalException"
-    world.mailbox.workers(1, round=3)[0].tell("exit", "0")
-    assert result(nodes["a"])["values"] == {"0": "done"}
 
 
 def test_node_agent_and_python_in_one_job(world: World) -> None:

@@ -31,20 +31,6 @@ def test_nodes_of_different_sizes_and_roles(world: World) -> None:
     assert list(range(5)) == sorted(value["ROLE_RANK"] for value in trainers)
 
 
-@pytest.mark.long
-def test_failure_elsewhere_restarts_this_node(world: World) -> None:
-    """One failure restarts the workers of all nodes, and is counted once."""
-    nodes = [launch(world, name=name, nodes=(2, 2), max_restarts=1) for name in "ab"]
-    world.mailbox.workers(2)[1].tell("exit", "3")
-    for worker in world.mailbox.workers(2, round=2):
-        assert worker.restart_count == 1
-        worker.tell("exit", "0")
-
-    assert [{"values": {str(rank): None}} for rank in range(2)] == sorted(
-        (result(node) for node in nodes), key=str
-    )
-
-
 def test_failure_for_good_is_known_on_every_node(world: World) -> None:
     """The node without a failure names the one that failed, by its global rank."""
     nodes = [launch(world, "refuse", "no data", name=name, nodes=(2, 2)) for name in "ab"]

@@ -6,17 +6,23 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib import metadata
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousParameters, api
+from torch.distributed.elastic.rendezvous import (
+    RendezvousParameters,
+    api,
+    rendezvous_handler_registry,
+)
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from rallypoint.client import Client
-from rallypoint.torch.rendezvous import create_handler, register
+from rallypoint.torch.rendezvous import NAME, create_handler, register
 from rallypoint.torch.rendezvous.handler import CoordinatorRendezvousHandler
 from rallypoint.v1 import job_pb2, node_pb2
 from support.embedded.nodes import coordinator
@@ -351,3 +357,11 @@ def test_store_that_is_not_shared(job: Handlers, monkeypatch: pytest.MonkeyPatch
         one.master_addr, one.master_port, is_master=True, wait_for_workers=False
     )
     assert connect(info).num_keys() == served.num_keys()
+
+
+def test_old_torch_finds_the_back_end_by_its_logs_specs() -> None:
+    """--logs-specs=rallypoint registers the back end, and changes nothing about the logs."""
+    (door,) = metadata.entry_points(group="torchrun.logs_specs", name="rallypoint")
+
+    assert door.load() is DefaultLogsSpecs
+    assert rendezvous_handler_registry._registry[NAME] is create_handler

@@ -1,9 +1,11 @@
-"""Agents of torch with different numbers of workers and roles, under our rendezvous handler."""
+"""Agents of torch itself under our rendezvous handler: sizes, roles, and ends that lie apart."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from rallypoint.v1 import job_pb2
 from support.processes.mailbox import Worker
 from support.processes.world import World
 from support.torchrun.agents import Agent, TorchJob
@@ -76,3 +78,64 @@ def test_twenty_jobs_on_one_coordinator(world: World) -> None:
     for number, run in enumerate(jobs):
         for name in "ab":
             assert job.end(f"{run}-{name}")["result"] == ("FAILED" if number % 2 else SUCCEEDED)
+
+
+SHORT_LEASE = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2}
+A, B, C = (Agent(name) for name in "abc")
+
+
+def names(workers: list[Worker]) -> list[str]:
+    return sorted(worker.argv[-1] for worker in workers)
+
+
+def test_two_workers_fail_at_once(world: World) -> None:
+    """Workers of two nodes fail in the same moment; all nodes restart, and the job succeeds."""
+    job = TorchJob(world, nodes=(3, 3), max_restarts=2)
+    job.start(A, B, C)
+    first = job.round(3)
+    for worker in first[1:]:
+        worker.tell("exit", "1")
+    second = job.round(3, first)
+
+    assert names(second) == ["a", "b", "c"]
+    succeed(job, second, [A, B, C])
+
+
+SECONDS_APART = """
+import os, sys, time
+if sys.argv[1] == "b":
+    time.sleep(8)
+    sys.exit(int(os.environ["LATE_CODE"]))
+"""
+"""The worker of agent b ends long after that of agent a: longer than the lease and any poll."""
+
+
+def end_apart(world: World, late_code: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run two workers that end eight seconds apart; return what their agents say."""
+    job = TorchJob(
+        world,
+        nodes=(2, 2),
+        script=("-c", SECONDS_APART),
+        env={"LATE_CODE": str(late_code)},
+        config=SHORT_LEASE,
+    )
+    job.start(A, B)
+    return job.end("a"), job.end("b")
+
+
+@pytest.mark.nightly
+def test_workers_succeed_long_apart(world: World) -> None:
+    """A node waits for another one whose workers need longer: both succeed."""
+    first, last = end_apart(world, 0)
+
+    assert (first["result"], last["result"]) == ("SUCCEEDED", "SUCCEEDED")
+
+
+def test_worker_fails_long_after_another_has_succeeded(world: World) -> None:
+    """The node whose workers have succeeded is not affected; the other's failure is reported."""
+    _, last = end_apart(world, 4)
+
+    assert last["result"] == "FAILED"
+    assert list(last["failures"].values()) == [4]
+    shown = world.jobs.get(world.job_id)
+    assert shown.outcome == job_pb2.OUTCOME_FAILED
