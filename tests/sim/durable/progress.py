@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from rallypoint.server.api.jobs.requests import to_progress
+from rallypoint.server.api.workers import to_progress
 from rallypoint.server.shell.coordinator import InputRefused
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY

@@ -11,10 +11,10 @@ from rallypoint.server.api.barriers.reading import read_barriers
 from rallypoint.server.api.barriers.service import BarrierService
 from rallypoint.server.api.barriers.views import broken_status, released_message
 from rallypoint.server.api.barriers.waits import Wait
-from rallypoint.server.api.jobs.requests import to_page
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.errors import refusal_status
 from rallypoint.server.contract.pace import Pace
+from rallypoint.server.contract.pages import to_page
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId

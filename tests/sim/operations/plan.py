@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from rallypoint.server.api import nodes
 from rallypoint.server.api.jobs import requests as convert
-from rallypoint.server.contract.mappers import SPEC
+from rallypoint.server.contract.mappers import SPEC, to_operation
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
 from rallypoint.wire.durations import to_duration
@@ -35,13 +36,13 @@ class Method(Enum):
 
 CONVERT: dict[Method, Callable[[Any], Any]] = {
     Method.CREATE: lambda request: convert.to_create(request),
-    Method.CANCEL: lambda request: convert.to_operation(request, convert.CANCEL),
-    Method.RESTART: lambda request: convert.to_operation(request, convert.RESTART),
+    Method.CANCEL: lambda request: to_operation(request, convert.CANCEL),
+    Method.RESTART: lambda request: to_operation(request, convert.RESTART),
     Method.UPDATE: lambda request: convert.to_update(request),
-    Method.DELETE: lambda request: convert.to_operation(request, convert.DELETE),
-    Method.DRAIN: lambda request: convert.to_drain_node(request),
-    Method.CORDON: lambda request: convert.to_operation(request, convert.CORDON),
-    Method.UNCORDON: lambda request: convert.to_operation(request, convert.UNCORDON),
+    Method.DELETE: lambda request: to_operation(request, convert.DELETE),
+    Method.DRAIN: lambda request: nodes.to_drain_node(request),
+    Method.CORDON: lambda request: to_operation(request, nodes.CORDON),
+    Method.UNCORDON: lambda request: to_operation(request, nodes.UNCORDON),
 }
 """What the services do with a request. Looked up at each call, so that a planted bug counts."""
 WEIGHTS = {

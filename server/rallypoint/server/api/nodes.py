@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from rallypoint.server.api.jobs.of_job import Rows, list_nodes
-from rallypoint.server.api.jobs.requests import (
-    CORDON,
-    UNCORDON,
-    to_drain_node,
-    to_node,
-    to_operation,
-    to_page,
-)
-from rallypoint.server.contract.calls import Context, find_job
+from rallypoint.server.contract.bounds import check
+from rallypoint.server.contract.calls import Context, find_job, require
+from rallypoint.server.contract.mappers import to_operation
 from rallypoint.server.contract.node import health_message, node_message
 from rallypoint.server.contract.pace import Pace
-from rallypoint.server.contract.pages import fill_page
+from rallypoint.server.contract.pages import fill_page, to_page
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
-from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.verdicts.health import find_health
 from rallypoint.server.shell.coordinator import Coordinator, InputRefused
@@ -24,6 +19,14 @@ from rallypoint.v1 import node_pb2
 from rallypoint.v1 import node_service_pb2 as service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as service_grpc
 from rallypoint.wire.durations import to_duration
+from rallypoint.wire.mapping import Mapper
+
+_NODE = {"name": "node_name"}
+CORDON = Mapper(inputs.Cordon, service_pb2.CordonNodeRequest, _NODE)
+UNCORDON = Mapper(inputs.Uncordon, service_pb2.UncordonNodeRequest, _NODE)
+_DRAIN = Mapper(
+    inputs.DrainNode, service_pb2.DrainNodeRequest, {**_NODE, "time_ms": "drain_timeout"}
+)
 
 
 class NodeService(service_grpc.NodeServiceServicer):
@@ -107,3 +110,18 @@ class NodeService(service_grpc.NodeServiceServicer):
             return service_pb2.UncordonNodeResponse(health=health)
 
         return await self._coordinator.ask(change, answer)
+
+
+def to_node(request: service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
+    """Return the node that a reader asks for, and its job."""
+    check(request)
+    return JobId(request.job_id), NodeName(request.node_name)
+
+
+def to_drain_node(request: service_pb2.DrainNodeRequest) -> inputs.DrainNode:
+    """Return the request to drain a node."""
+    problem = (
+        'is missing: write how long its workers may run, such as "600s"; "0s" stops them at once'
+    )
+    require(request.HasField("drain_timeout"), "drain_timeout", problem)
+    return to_operation(request, _DRAIN)

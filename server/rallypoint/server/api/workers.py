@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from rallypoint.server.access.tokens import WorkerTokens
-from rallypoint.server.api.jobs.requests import to_progress
+from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context
+from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.coordinator import Coordinator
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.v1 import worker_service_pb2_grpc as worker_grpc
+from rallypoint.wire.durations import to_ms
 
 
 class WorkerService(worker_grpc.WorkerServiceServicer):
@@ -34,3 +36,16 @@ class WorkerService(worker_grpc.WorkerServiceServicer):
 
         step = await self._coordinator.ask(report, answer)
         return worker_pb2.ReportProgressResponse(step=step)
+
+
+def to_progress(
+    request: worker_pb2.ReportProgressRequest, claim: inputs.Claim
+) -> inputs.Progressed:
+    """Return a report of progress.
+
+    Args:
+        request: from a worker.
+        claim: what its token says.
+    """
+    check(request)
+    return inputs.Progressed(claim, request.step, to_ms(request.step_age))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from rallypoint.server.contract.bounds import check
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.desired import (
     DesiredFinished,
@@ -101,3 +107,12 @@ WAITING = Mapper(
     apart=("silent",),
     nested=(AWAITED_NODE,),
 )
+
+_Request = TypeVar("_Request", bound=Message)
+_Operation = TypeVar("_Operation", bound=Struct)
+
+
+def to_operation(request: _Request, mapper: Mapper[_Operation, _Request]) -> _Operation:
+    """Return an operator's request that says the same as its input."""
+    check(request)
+    return mapper.to_struct(request)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
+from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.pace import SLICE_S, Pace
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.coordinator import Coordinator
+from rallypoint.v1 import barrier_service_pb2, job_service_pb2, node_service_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -60,6 +62,18 @@ class Room:
             return False
         self._count += 1
         return True
+
+
+def to_page(
+    request: job_service_pb2.ListJobsRequest
+    | node_service_pb2.ListNodesRequest
+    | job_service_pb2.ListRunsRequest
+    | job_service_pb2.ListRoundsRequest
+    | barrier_service_pb2.ListBarriersRequest,
+) -> tuple[int, str]:
+    """Return the size of a page, 1 or more, and the token of the page before, or ""."""
+    check(request)
+    return request.page_size or PAGE_MAX, request.page_token
 
 
 def read_token(token: str, pattern: str) -> Sequence[str | Any]:

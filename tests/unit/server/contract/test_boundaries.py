@@ -28,19 +28,17 @@ from rallypoint.server.api.events.views import event_message
 from rallypoint.server.api.jobs.job import summary_message
 from rallypoint.server.api.jobs.requests import (
     CANCEL,
-    CORDON,
     RESTART,
-    UNCORDON,
     to_create,
-    to_drain_node,
-    to_operation,
-    to_progress,
     to_update,
 )
 from rallypoint.server.api.jobs.whole import job_message
 from rallypoint.server.api.keys.convert import to_writes
+from rallypoint.server.api.nodes import CORDON, UNCORDON, to_drain_node
+from rallypoint.server.api.workers import to_progress
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.errors import invalid_status, protocol_status, refusal_status
+from rallypoint.server.contract.mappers import to_operation
 from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.events.log import EVENTS_MAX
 from rallypoint.server.core.invariants import check_job, check_touched

@@ -1,33 +1,17 @@
-"""Requests of operators and readers."""
+"""Requests about jobs, of operators and readers."""
 
 from __future__ import annotations
-
-from typing import TypeVar
-
-from google.protobuf.message import Message
-from msgspec import Struct
 
 from rallypoint.server.api.jobs.jobs import JobList
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import require
 from rallypoint.server.contract.mappers import OUTCOMES, PHASES
-from rallypoint.server.contract.pages import PAGE_MAX
 from rallypoint.server.contract.spec import to_spec
 from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Outcome
-from rallypoint.v1 import (
-    barrier_service_pb2,
-    job_pb2,
-    job_service_pb2,
-    node_service_pb2,
-    worker_service_pb2,
-)
-from rallypoint.wire.durations import to_ms
+from rallypoint.v1 import job_pb2, job_service_pb2
 from rallypoint.wire.mapping import Mapper
-
-_Request = TypeVar("_Request", bound=Message)
-_Operation = TypeVar("_Operation", bound=Struct)
 
 
 def to_job_id(request: job_service_pb2.GetJobRequest | job_service_pb2.WatchJobRequest) -> JobId:
@@ -43,33 +27,9 @@ def to_view(
     return request.view or job_pb2.JOB_VIEW_FULL
 
 
-def to_page(
-    request: job_service_pb2.ListJobsRequest
-    | node_service_pb2.ListNodesRequest
-    | job_service_pb2.ListRunsRequest
-    | job_service_pb2.ListRoundsRequest
-    | barrier_service_pb2.ListBarriersRequest,
-) -> tuple[int, str]:
-    """Return the size of a page, 1 or more, and the token of the page before, or ""."""
-    check(request)
-    return request.page_size or PAGE_MAX, request.page_token
-
-
-_NODE = {"name": "node_name"}
 CANCEL = Mapper(inputs.CancelJob, job_service_pb2.CancelJobRequest)
 RESTART = Mapper(inputs.RestartJob, job_service_pb2.RestartJobRequest)
 DELETE = Mapper(inputs.DeleteJob, job_service_pb2.DeleteJobRequest)
-CORDON = Mapper(inputs.Cordon, node_service_pb2.CordonNodeRequest, _NODE)
-UNCORDON = Mapper(inputs.Uncordon, node_service_pb2.UncordonNodeRequest, _NODE)
-_DRAIN = Mapper(
-    inputs.DrainNode, node_service_pb2.DrainNodeRequest, {**_NODE, "time_ms": "drain_timeout"}
-)
-
-
-def to_operation(request: _Request, mapper: Mapper[_Operation, _Request]) -> _Operation:
-    """Return an operator's request that says the same as its input."""
-    check(request)
-    return mapper.to_struct(request)
 
 
 def to_create(request: job_service_pb2.CreateJobRequest) -> inputs.CreateJob:
@@ -138,31 +98,3 @@ def _find_wanted(request: job_service_pb2.UpdateJobRequest) -> set[str]:
         require(path in filled, f"update.{path}", "is missing, but update_mask names it")
     require(bool(filled), "update", f"must set {names}")
     return set(request.update_mask.paths) or filled
-
-
-def to_node(request: node_service_pb2.GetNodeRequest) -> tuple[JobId, NodeName]:
-    """Return the node that a reader asks for, and its job."""
-    check(request)
-    return JobId(request.job_id), NodeName(request.node_name)
-
-
-def to_drain_node(request: node_service_pb2.DrainNodeRequest) -> inputs.DrainNode:
-    """Return the request to drain a node."""
-    problem = (
-        'is missing: write how long its workers may run, such as "600s"; "0s" stops them at once'
-    )
-    require(request.HasField("drain_timeout"), "drain_timeout", problem)
-    return to_operation(request, _DRAIN)
-
-
-def to_progress(
-    request: worker_service_pb2.ReportProgressRequest, claim: inputs.Claim
-) -> inputs.Progressed:
-    """Return a report of progress.
-
-    Args:
-        request: from a worker.
-        claim: what its token says.
-    """
-    check(request)
-    return inputs.Progressed(claim, request.step, to_ms(request.step_age))

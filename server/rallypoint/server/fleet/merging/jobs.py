@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rallypoint.server.api.jobs.jobs import JobList, Place
-from rallypoint.server.api.jobs.requests import to_job_list, to_page
+from rallypoint.server.api.jobs.requests import to_job_list
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import CallRefused, Context
 from rallypoint.server.contract.errors import refusal_status
-from rallypoint.server.contract.pages import Room
+from rallypoint.server.contract.pages import Room, to_page
 from rallypoint.server.contract.routes import Route
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.fleet.merging.parts import (

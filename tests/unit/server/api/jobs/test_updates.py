@@ -6,7 +6,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from rallypoint.server.api.jobs.requests import to_drain_node, to_update
+from rallypoint.server.api.jobs.requests import to_update
+from rallypoint.server.api.nodes import to_drain_node
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import node_service_pb2 as nodes_pb2
