@@ -8,15 +8,22 @@ from typing import NamedTuple
 
 from rallypoint.client.errors import RallypointError
 
+_MEMBERSHIP = (
+    "RALLYPOINT_COORDINATOR",
+    "RALLYPOINT_JOB_ID",
+    "RALLYPOINT_WORKER_TOKEN",
+    "RALLYPOINT_EPOCH",
+)
 _PLACE = ("RALLYPOINT_ROUND", "RALLYPOINT_LOCAL_RANK")
+_LAUNCHER = "`rallypoint agent`"
 
 
 class NotAWorker(RallypointError):
     """This process was not started by an agent."""
 
 
-class Environment(NamedTuple):
-    """The variables of one worker that matter here."""
+class Membership(NamedTuple):
+    """Which round this process is a worker of, and where the coordinator is."""
 
     coordinator: str
     """Its host:port, or those of several with commas in between."""
@@ -25,6 +32,16 @@ class Environment(NamedTuple):
     """Proof that the worker belongs to its round. It is a secret."""
     epoch: int
     """Of the coordinator that formed the round."""
+
+
+class Environment(NamedTuple):
+    """The variables of one worker that matter here."""
+
+    coordinator: str
+    job_id: str
+    token: str
+    epoch: int
+    """These four are those of `Membership`."""
     rank: int
     world_size: int
     notice_file: str
@@ -35,6 +52,25 @@ class Environment(NamedTuple):
     """How each mark in it begins: the round, and the local rank."""
 
 
+def read_membership(
+    environ: Mapping[str, str] = os.environ, launcher: str = _LAUNCHER
+) -> Membership:
+    """Return what the variables say.
+
+    Args:
+        environ: the variables.
+        launcher: what sets them, for people.
+
+    Raises:
+        NotAWorker: when one of them is missing.
+    """
+    missing = [name for name in _MEMBERSHIP if not environ.get(name)]
+    if missing:
+        raise NotAWorker(f"{missing[0]} is not set: start this script with {launcher}")
+    coordinator, job_id, token, epoch = (environ[name] for name in _MEMBERSHIP)
+    return Membership(coordinator, job_id, token, int(epoch))
+
+
 def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
     """Return what the variables say.
 
@@ -43,10 +79,7 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
     """
     try:
         return Environment(
-            coordinator=environ["RALLYPOINT_COORDINATOR"],
-            job_id=environ["RALLYPOINT_JOB_ID"],
-            token=environ["RALLYPOINT_WORKER_TOKEN"],
-            epoch=int(environ["RALLYPOINT_EPOCH"]),
+            *read_membership(environ),
             rank=int(environ["RANK"]),
             world_size=int(environ["WORLD_SIZE"]),
             notice_file=environ["RALLYPOINT_NOTICE_FILE"],
@@ -55,4 +88,4 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
         )
     except KeyError as missing:
         name = missing.args[0]
-        raise NotAWorker(f"{name} is not set: start this script with `rallypoint agent`") from None
+        raise NotAWorker(f"{name} is not set: start this script with {_LAUNCHER}") from None

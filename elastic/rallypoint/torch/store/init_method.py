@@ -22,10 +22,11 @@ from urllib.parse import parse_qs, urlsplit
 import torch.distributed as dist
 
 from rallypoint.worker import milestones
+from rallypoint.worker.environment import Membership, read_membership
 
 if TYPE_CHECKING:
     from rallypoint.torch.store.connection import Connection
-    from rallypoint.torch.store.store import Membership, Store
+    from rallypoint.torch.store.store import Store
 
 SCHEME = "rallypoint"
 NAME_BYTES_MAX = 80
@@ -84,10 +85,10 @@ def _make_store(name: str, timeout: timedelta) -> Store:
     """Return a store with fresh keys for the next process group of this name."""
     from rallypoint.torch.store.connection import leave_all
     from rallypoint.torch.store.encoding import encode_key
-    from rallypoint.torch.store.store import Store, read_membership
+    from rallypoint.torch.store.store import LAUNCHERS, Store
 
     global _current
-    membership = read_membership()
+    membership = read_membership(launcher=LAUNCHERS)
     with _lock:
         current = _current
         if current is None or (current.membership, current.pid) != (membership, os.getpid()):

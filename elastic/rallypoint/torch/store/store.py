@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 
@@ -28,45 +28,15 @@ from rallypoint.torch.store.failures import (
     to_store_error,
 )
 from rallypoint.torch.store.space import Space
-from rallypoint.worker.environment import NotAWorker
+from rallypoint.worker.environment import read_membership
 
 if TYPE_CHECKING:
     Text = str | bytes
 
 TIMEOUT = timedelta(seconds=300)
 """How long a call waits for keys unless the caller says otherwise: as long as torch's stores."""
-VARIABLES = (
-    "RALLYPOINT_COORDINATOR",
-    "RALLYPOINT_JOB_ID",
-    "RALLYPOINT_WORKER_TOKEN",
-    "RALLYPOINT_EPOCH",
-)
-"""What a worker's environment has to say."""
-
-
-class Membership(NamedTuple):
-    """What a worker's environment says about its round."""
-
-    coordinator: str
-    job_id: str
-    token: str
-    epoch: int
-
-
-def read_membership(environ: Mapping[str, str] = os.environ) -> Membership:
-    """Return what the variables say.
-
-    Raises:
-        NotAWorker: when one is missing.
-    """
-    missing = [name for name in VARIABLES if not environ.get(name)]
-    if missing:
-        raise NotAWorker(
-            f"{missing[0]} is not set: start this script with `rallypoint agent`, or with "
-            "`torchrun --rdzv-backend=rallypoint`"
-        )
-    coordinator, job_id, token, epoch = (environ[name] for name in VARIABLES)
-    return Membership(coordinator, job_id, token, int(epoch))
+LAUNCHERS = "`rallypoint agent`, or with `torchrun --rdzv-backend=rallypoint`"
+"""What starts a worker that may have a store."""
 
 
 class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not annotated so
@@ -124,7 +94,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         Raises:
             NotAWorker: when a variable is missing.
         """
-        membership = read_membership(environ)
+        membership = read_membership(environ, LAUNCHERS)
         return cls(
             *membership[:3], epoch=membership.epoch, scope=scope, prefix=prefix, timeout=timeout
         )
