@@ -67,9 +67,8 @@ END_MARGIN_S = 5.0
 
 
 class Agent:
-    """One agent. `life.take_part` gives it a link and its workers."""
+    """One agent. `life.take_part` gives it its workers."""
 
-    link: Link
     supervisor: Workers
 
     def __init__(
@@ -77,6 +76,9 @@ class Agent:
     ) -> None:
         """Begin at `now_ms` without a session; `live` runs the agent and finally closes `ports`."""
         self.settings = settings
+        self.link = Link(
+            *(settings.coordinator, settings.incarnation, self, settings.access, settings.keeper)
+        )
         self.listener = listener
         self.ports = ports
         self.state = AgentState(
@@ -126,8 +128,7 @@ class Agent:
     @property
     def coordinators(self) -> str:
         """Return host:port of all coordinators that are known, the one that serves first."""
-        link: Link | None = getattr(self, "link", None)  # none yet when it has just begun
-        return self.settings.coordinator if link is None else link.targets
+        return self.link.targets
 
     # --- the loop ---
 

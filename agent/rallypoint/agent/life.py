@@ -17,20 +17,16 @@ from rallypoint.agent.containment import GuardedTasks, handle_errors
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder, without_round
 from rallypoint.agent.helper.host import WorkerHost, become_subreaper
-from rallypoint.agent.hosting.keeper import CannotHost, JobOver, Keeper
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.output.log_folder import LogFolder
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.round.environ import without_access
 from rallypoint.agent.round.supervisor import Supervisor
-from rallypoint.agent.session.endings import Dismissed
-from rallypoint.agent.session.link import Link
-from rallypoint.agent.session.opening import Grounds
 from rallypoint.agent.settings import Settings
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.agent.torchelastic.timers import TimerFileRefused
 from rallypoint.base.console import Consoles
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
 from rallypoint.base.log import get_logger
 
 if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
@@ -62,16 +58,12 @@ async def take_part(
     """Take part in the job with any kind of workers; return the exit code.
 
     Args:
-        agent: the agent, without a link and without workers.
+        agent: the agent, without workers.
         new_workers: makes its workers; the group runs their tasks.
         failed: gets the exception when a built-in coordinator cannot continue; None: there is none.
     """
     handle_errors(asyncio.get_running_loop(), agent.fail)
     async with GuardedTasks(agent.fail) as tasks:
-        settings = agent.settings
-        agent.link = Link(
-            settings.coordinator, settings.incarnation, agent, settings.access, _grounds(settings)
-        )
         agent.supervisor = new_workers(tasks)
         linked = tasks.create_task(_begin_and_link(agent))
         if failed is not None:
@@ -99,25 +91,6 @@ async def _end_with(failed: asyncio.Future[None], agent: Agent) -> None:
     error = failed.exception()
     log.error("coordinator_failed", exc_info=error)
     agent.on_dismissed(EXIT_FAILED, f"the built-in coordinator failed: {error!r}")
-
-
-class _Grounds:
-    """Lets a coordinator of the job's own listen, for the link of the agent that hosts it."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self.welcomed = keeper.connected
-
-    async def prepare(self) -> None:
-        try:
-            await self._keeper.prepare()
-        except CannotHost as error:
-            code = EXIT_UNREACHABLE if isinstance(error, JobOver) else EXIT_USAGE
-            raise Dismissed(code, str(error)) from error
-
-
-def _grounds(settings: Settings) -> Grounds | None:
-    return None if settings.keeper is None else _Grounds(settings.keeper)
 
 
 async def _begin_and_link(agent: Agent) -> None:

@@ -69,9 +69,6 @@ class EmbeddedAgent:
     interpreter exits, the agent stops its workers and says goodbye.
     """
 
-    agent: Agent
-    """Set by `start`; belongs to the agent's own thread."""
-
     def __init__(
         self,
         settings: Settings,
@@ -102,6 +99,8 @@ class EmbeddedAgent:
         """Set once `agent` is."""
         self._begun = threading.Event()
         self._pid = 0
+        self._agent: Agent | None = None
+        """Set by `start`."""
         self._outcome: tuple[agent_pb2.Finished, LastRound] | None = None
         self._farewell: inputs.LeaveRequested | None = None
         """Set by `leave`, which may come before the agent exists."""
@@ -132,23 +131,28 @@ class EmbeddedAgent:
             raise AgentGone(self._error)
 
     @property
+    def agent(self) -> Agent:
+        """The agent, once `start` has returned; it belongs to its own thread."""
+        assert self._agent is not None
+        return self._agent
+
+    @property
     def is_connected(self) -> bool:
         """True while there is a session. It may change at any time."""
-        agent = getattr(self, "agent", None)
+        agent = self._agent
         return agent is not None and agent.state.away_since_ms is None
 
     @property
     def is_finishing(self) -> bool:
         """True once the run is over, also while workers here are still to be stopped."""
-        agent = getattr(self, "agent", None)
+        agent = self._agent
         ending = None if agent is None else agent.state.ending
         return ending is not None and ending.kind is GoodbyeKind.FINISHED
 
     @property
     def run_ending(self) -> str:
         """The answer that the run before has to end first; empty: it has ended."""
-        agent = getattr(self, "agent", None)
-        return "" if agent is None else str(agent.link.run_ending)
+        return "" if self._agent is None else self._agent.link.run_ending
 
     @property
     def node_name(self) -> str:
@@ -251,7 +255,7 @@ class EmbeddedAgent:
             ports = PortReserver(self._master_port)
             listener = Listener(self._on_finished, self._on_disconnected, None, self._on_step)
             agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
-            self.agent, self._loop = agent, asyncio.get_running_loop()
+            self._agent, self._loop = agent, asyncio.get_running_loop()
             if self._farewell is not None:
                 self.post(self._farewell)
             self._begun.set()
@@ -295,7 +299,7 @@ class EmbeddedAgent:
         )
 
     def _find_end(self, exit_code: int) -> Ended:
-        agent: Agent | None = getattr(self, "agent", None)
+        agent = self._agent
         if agent is None or self._error:
             return Ended(kind=EndKind.FAILED, exit_code=EXIT_SOFTWARE, text=self._error)
         finished, here = self._outcome or (None, None)

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.agent.session.endings import BrokenStream, Dismissed, Misunderstood, Redirected
+from rallypoint.agent.session.dismissal import Dismissed
+from rallypoint.agent.session.endings import BrokenStream, Misunderstood, Redirected
 from rallypoint.wire.coordinators import Coordinators
 from sim.rules.rules import Violation
 from sim.world.link import Link

@@ -13,7 +13,7 @@ from rallypoint.agent.core import effects as agent_effects
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.core import step as agent_core
 from rallypoint.agent.core.state import AgentState
-from rallypoint.agent.session.endings import Dismissed
+from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.link import FAREWELL_S_MAX
 from rallypoint.agent.session.translate import fill_snapshot, report_message
 from rallypoint.server.core.messages import inputs

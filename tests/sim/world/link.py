@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs as agent_inputs
-from rallypoint.agent.session.endings import Dismissed, Misunderstood
+from rallypoint.agent.session.dismissal import Dismissed
+from rallypoint.agent.session.endings import Misunderstood
 from rallypoint.agent.session.exchange import Exchange
 from rallypoint.agent.session.link import BACKOFF_S_MAX, BACKOFF_S_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core import step as core
 from rallypoint.agent.core.state import AgentState
-from rallypoint.agent.session.endings import Dismissed
+from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.link import FAREWELL_S_MAX
 from rallypoint.agent.session.translate import fill_snapshot, parse_desired, parse_notices
 from rallypoint.server.core.model.ids import NodeName, SessionId

@@ -20,7 +20,8 @@ from rallypoint.agent.round.environ import WorkerFiles, worker_environment
 from rallypoint.agent.round.exits import TAIL_WAIT_S
 from rallypoint.agent.round.notices import write_notices
 from rallypoint.agent.session import texts
-from rallypoint.agent.session.endings import _FINAL, Dismissed, read_ending
+from rallypoint.agent.session.dismissal import Dismissed
+from rallypoint.agent.session.endings import _FINAL, read_ending
 from rallypoint.agent.session.link import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,

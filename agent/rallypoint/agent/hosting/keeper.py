@@ -27,8 +27,9 @@ from rallypoint.agent.hosting.folder import (
 )
 from rallypoint.agent.hosting.process import HostedProcess, end_lingering
 from rallypoint.agent.hosting.protection import Protection, describe_admission
+from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.base.addresses import is_loopback
-from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_USAGE
+from rallypoint.base.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 from rallypoint.base.private_files import find_replacer
@@ -55,12 +56,20 @@ FAREWELL_S_MAX = 5.0
 """How long the agent waits at its end for the coordinator's: until all nodes know the outcome."""
 
 
-class CannotHost(Exception):
+class CannotHost(Dismissed):
     """No coordinator can listen at the endpoint. The text says why, and what to do."""
+
+    def __init__(self, text: str, exit_code: int = EXIT_USAGE) -> None:
+        """Keep the text, and what the agent exits with."""
+        super().__init__(exit_code, text)
 
 
 class JobOver(CannotHost):
     """The coordinator has come to its own end, as it does when its job is over."""
+
+    def __init__(self, text: str) -> None:
+        """Keep the text."""
+        super().__init__(text, EXIT_UNREACHABLE)
 
 
 class Keeper:
@@ -155,7 +164,7 @@ class Keeper:
         if not self._is_known:
             await self._identify(*place)
 
-    def connected(self) -> None:
+    def welcomed(self) -> None:
         """Note that a coordinator serves the agent at the endpoint."""
         self._is_known = self._has_served = self._was_connected = True
         self._failures, self._problem = 0, ""

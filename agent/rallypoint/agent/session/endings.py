@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import grpc
 from google.protobuf.message import Message
 
+from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.base.exit_codes import EXIT_DENIED, EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -53,16 +54,6 @@ class Redirected(Exception):
         super().__init__(text)
         self.address = address
         self.retry_s = retry_s
-
-
-class Dismissed(Exception):
-    """The coordinator refuses this agent for good."""
-
-    def __init__(self, exit_code: int, text: str) -> None:
-        """Keep the agent's exit code, and the coordinator's words."""
-        super().__init__(text)
-        self.exit_code = exit_code
-        self.text = text
 
 
 class Taken(Dismissed):

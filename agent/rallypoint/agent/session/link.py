@@ -17,10 +17,10 @@ import grpc.aio
 from msgspec import Struct
 
 from rallypoint.agent.core.reports import Report
+from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.endings import (
     BrokenStream,
     Denied,
-    Dismissed,
     Misunderstood,
     Redirected,
     Taken,

@@ -235,7 +235,7 @@ def test_two_keepers_use_one_coordinator_and_start_it_again(port: int) -> None:
     (pid,) = started(before)
 
     assert os.getsid(pid) == pid
-    one.connected()
+    one.welcomed()
     os.kill(pid, signal.SIGKILL)
     assert await_any_exit((pid,), 10_000)
     asyncio.run(one.prepare())
@@ -275,8 +275,8 @@ def test_coordinator_that_comes_too_late_is_ended(port: int) -> None:
     two = keeper(port)
     two.start()
     assert len(started(before)) == 2
-    two.connected()
-    one.connected()
+    two.welcomed()
+    one.welcomed()
 
     assert started(before) == [first]
     assert not ended(first)
@@ -294,7 +294,7 @@ def test_coordinator_that_lingers_makes_room(port: int) -> None:
     one = keeper(port)
     asyncio.run(one.prepare())
     (pid,) = started(before)
-    one.connected()
+    one.welcomed()
     make_folder(port).joinpath(LINGERING).write_text(str(pid))
     one.is_over = True
     one.await_end()
@@ -325,7 +325,7 @@ def test_agent_that_was_away_starts_no_coordinator_for_a_job_that_is_over(port: 
     before = set(spared_children)
     one = keeper(port)
     asyncio.run(one.prepare())
-    one.connected()
+    one.welcomed()
     (pid,) = started(before)
     os.kill(pid, signal.SIGKILL)
     assert await_any_exit((pid,), 10_000)
@@ -425,7 +425,7 @@ def test_coordinator_of_a_person_is_not_replaced(port: int) -> None:
     before = set(spared_children)
     with socket.create_server(("127.0.0.1", port)):
         used = keeper(port)
-        used.connected()
+        used.welcomed()
     asyncio.run(used.prepare())
 
     assert (used.is_host, started(before)) == (False, [])

@@ -13,6 +13,7 @@ from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import round_pb2
+from rallypoint.wire.access import PLAIN
 
 
 class Workers:
@@ -44,6 +45,9 @@ def node_with_two() -> tuple[Agent, Workers]:
         is_standalone=False,
         limits_threads=False,
         patience_ms=0,
+        incarnation="0" * 32,
+        access=PLAIN,
+        keeper=None,
     )
     unused: Any = None
     now_ms = time.monotonic_ns() // 1_000_000

@@ -10,7 +10,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from structlog.testing import capture_logs
 
-from rallypoint.agent.session.endings import BrokenStream, Dismissed, read_ending
+from rallypoint.agent.session.dismissal import Dismissed
+from rallypoint.agent.session.endings import BrokenStream, read_ending
 from rallypoint.base.limits import NODES_PER_JOB_MAX
 from rallypoint.server.access.usage.peers import Peers, host_of
 from rallypoint.server.agents.connections import BYTES_PER_RUN
