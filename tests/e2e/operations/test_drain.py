@@ -4,14 +4,8 @@ import json
 import signal
 from pathlib import Path
 
-import grpc
-
 from rallypoint.v1 import job_pb2, round_pb2
-from rallypoint.v1 import node_service_pb2 as service_pb2
-from rallypoint.v1 import node_service_pb2_grpc as service_grpc
-from rallypoint.wire.channel import client_options
 from support.processes.commands import Command
-from support.processes.feed import LIMIT_S
 from support.processes.jobs import is_started
 from support.processes.mailbox import Worker
 from support.processes.world import NEW, World
@@ -74,23 +68,6 @@ def test_node_drains(world: World) -> None:
     assert stays.wait() == 0
 
 
-def test_drain_does_not_signal_a_script_without_handlers(world: World) -> None:
-    """With the default flags its workers run on, find the notice, and leave when they are done."""
-    _, leaves, (_, leaver) = pair(world, "--drain-timeout=60")
-
-    leaves.signal(signal.SIGTERM)
-    world.jobs.wait(world.job_id, drains)
-
-    while not (found := notices(leaver)):  # the file may follow the report
-        assert leaver.pid in world.marked()
-    assert [notice["here"] for notice in found] == [True]
-    assert leaver.pid in world.marked()
-    leaver.tell("exit", "0")
-    assert leaves.wait() == 128 + signal.SIGTERM
-    (last,) = world.mailbox.workers(1, round=3)
-    assert (last.node, last.restart_count) == ("a", 0)
-
-
 def test_drain_of_a_failed_coordinator(world: World) -> None:
     """A new coordinator learns from the agent that its node drains."""
     port = world.ports.reserve()
@@ -109,27 +86,3 @@ def test_drain_of_a_failed_coordinator(world: World) -> None:
     leaver.tell("exit", "0")
     (last,) = world.mailbox.workers(1, round=3)
     assert last.node == "a"
-
-
-def test_operator_drains_a_node(world: World) -> None:
-    """DrainNode has the effect of SIGTERM to the agent; the agent then exits with 0."""
-    _, leaves, (_, leaver) = pair(world, *PATIENT)
-    teach(world, leaver, USR1="ignore")
-    with grpc.insecure_channel(world.target, options=client_options()) as channel:
-        stub = service_grpc.NodeServiceStub(channel)
-        request = service_pb2.DrainNodeRequest(
-            job_id=world.job_id, node_name="b", reason="new kernel"
-        )
-        request.drain_timeout.FromSeconds(60)
-        answer = stub.DrainNode(request, timeout=LIMIT_S)
-        again = stub.DrainNode(request, timeout=LIMIT_S)
-
-    assert 59 < answer.time_left.ToTimedelta().total_seconds() <= 60
-    assert again.time_left.ToTimedelta() <= answer.time_left.ToTimedelta()
-    world.mailbox.wait("signalled", 1, pid=leaver.pid)
-    job = world.jobs.wait(world.job_id, drains)
-    assert "b (draining: new kernel)" in job.waiting.text
-
-    leaver.tell("exit", "0")
-    assert leaves.wait() == 0
-    world.mailbox.workers(1, round=3)

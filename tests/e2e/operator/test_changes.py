@@ -85,38 +85,3 @@ def test_a_job_is_changed_from_a_shell(world: World) -> None:
     )
     assert agents[0].wait() == 94
     assert done(world, "cancel", job).startswith(f"{job}: run 1 is cancelled")
-
-
-def test_refusals_say_what_to_do(world: World) -> None:
-    """With names that are near, and with the next step."""
-    job = world.job_id
-    agent = world.agent("node-a", *FLAGS)
-    world.mailbox.workers(1)
-
-    misspelled = refused(world, 3, "cancel", job[:-1])
-    assert misspelled.startswith(f"there is no job {job[:-1]!r}; did you mean {job!r}"), misspelled
-    assert refused(world, 3, "drain", job, "nodea") == (
-        f"no node 'nodea' is attached to job {job}; did you mean 'node-a'?"
-    )
-    assert refused(world, 3, "restart", "x" * 9).endswith(
-        f"; list them: rallypoint -c {world.target} jobs"
-    )
-    assert done(world, "cordon", job, "node-b") == (
-        f"{job}: node node-b is cordoned; later rounds do not include it; none of this name is "
-        "connected; did you mean 'node-a'?"
-    )
-    assert (
-        refused(world, 2, "resize", job, "4:2") == "nodes: '4:2' does not satisfy 1 <= MIN <= MAX"
-    )
-    assert refused(world, 2, "resize", job) == "give N, MIN:MAX or --max-restarts N"
-    assert refused(world, 1, "resize", job, "5") == (
-        f"job {job} has 1 of 5 nodes: its workers would stop and wait for more; keep MIN to "
-        f"grow as nodes come: rallypoint -c {world.target} resize {job} MIN:MAX; or --force"
-    )
-    assert world.jobs.get(job).round.header.number == 1, "the workers run on"
-
-    assert done(world, "cancel", job).startswith(f"{job}: run 1 is cancelled")
-    assert agent.wait() == 94
-    assert refused(world, 1, "restart", job) == (
-        f"run 1 of job {job} has ended: cancelled; its next run begins with its agents"
-    )

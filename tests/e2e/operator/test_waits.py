@@ -10,7 +10,6 @@ import pytest
 from rallypoint.base.exit_codes import EXIT_CANCELLED
 from support.processes.commands import RALLYPOINT
 from support.processes.jobs import is_started
-from support.processes.terminal import CTRL_C, Terminal
 from support.processes.world import World
 
 pytestmark = pytest.mark.long  # a dozen commands, each a process
@@ -66,24 +65,3 @@ def test_changes_are_awaited(world: World) -> None:
     summary = json.loads(ended.stdout)["job"]
     assert (summary["outcome"], summary["nodeCount"]) == ("OUTCOME_CANCELLED", 0)
     assert agents[0].wait() == EXIT_CANCELLED
-
-
-def test_ctrl_c_ends_the_wait_alone(world: World) -> None:
-    """The change continues, and the line says so."""
-    job = world.job_id
-    world.agent("a", *FLAGS, nnodes="1:2").wait_event("coordinator_reached")
-    world.jobs.wait(job, lambda found: is_started(found, found.round.header.number))
-    env = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    argv = [RALLYPOINT, "resize", job, "2", "--force", "--wait", "-c", world.target]
-    with Terminal(argv, world.env(env), world.folder) as terminal:
-        world.jobs.wait(
-            job, lambda found: found.spec.min_nodes == 2 and not found.HasField("round")
-        )
-        terminal.wait_for("forming")
-        terminal.type(CTRL_C)
-        assert terminal.wait() == 130
-        terminal.wait_for(
-            f"the wait is over, and the change continues: rallypoint -c {world.target} status {job}"
-        )
-
-    assert world.jobs.get(job).spec.min_nodes == 2

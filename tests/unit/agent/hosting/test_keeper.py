@@ -225,26 +225,6 @@ def test_journal_of_a_killed_coordinator_outlives_an_attempt_that_fails(
 
 
 @pytest.mark.long
-def test_two_keepers_use_one_coordinator_and_start_it_again(port: int) -> None:
-    """The second finds the first one's; after SIGKILL it is started again on the same journal."""
-    before = set(spared_children)
-    one = keeper(port)
-    asyncio.run(one.prepare())
-    two = keeper(port)
-    asyncio.run(two.prepare())
-    (pid,) = started(before)
-
-    assert os.getsid(pid) == pid
-    one.welcomed()
-    os.kill(pid, signal.SIGKILL)
-    assert await_any_exit((pid,), 10_000)
-    asyncio.run(one.prepare())
-    (again,) = started(before)
-    assert again != pid
-    assert make_folder(port).joinpath(JOURNAL).exists()
-
-
-@pytest.mark.long
 def test_keepers_that_start_at_once_get_one_coordinator(port: int) -> None:
     """One has the port, and is logged; the process of the other ends, and its keeper is content."""
     before = set(spared_children)

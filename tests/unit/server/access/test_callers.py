@@ -278,27 +278,6 @@ async def test_valid_token_opens_the_door_of_a_limited_host(
     assert "dash" == answer.caller.name
 
 
-async def test_forged_token_of_a_worker_is_refused(tmp_path: Path, lines: list[Any]) -> None:
-    """By the gate, or by the service that looks at the round; both have an audit line."""
-    forged = ((WORKER_TOKEN_KEY, f"1.1.am9i.{'0' * 64}"),)
-    async with protected_site(tmp_path, needs_client=False) as site, site.channel() as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as read:
-            await jobs_grpc.JobServiceStub(channel).GetJob(
-                jobs_pb2.GetJobRequest(job_id="job"), timeout=LIMIT_S, metadata=forged
-            )
-        with pytest.raises(grpc.aio.AioRpcError) as written:
-            await keys_grpc.KeyValueServiceStub(channel).WriteKeys(
-                put_of("k"),
-                timeout=LIMIT_S,
-                metadata=forged,
-            )
-
-    assert (NO_ONE, NO_ONE) == (read.value.code(), written.value.code())
-    assert [("unknown", "ACCESS_TOKEN_INVALID"), ("unknown", "UNAUTHENTICATED")] == [
-        (line["caller"], line["outcome"]) for line in audit_of(lines)
-    ]
-
-
 async def test_forged_name_of_a_worker_is_not_logged(tmp_path: Path, lines: list[Any]) -> None:
     """Anyone can write the name of a job into a token, and a long one."""
     name = "j" * 4_000

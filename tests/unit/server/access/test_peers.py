@@ -78,6 +78,8 @@ def test_largest_job_behind_one_address_is_admitted_twice() -> None:
             stream = stack.enter_context(peers.stream("nat", 60.0))
             peers.admit(stream, JOB, 60.1, is_new=True)
 
+        assert NODES_PER_JOB_MAX == peers._streams.total
+
 
 def test_new_sessions_are_limited_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst, then a rate; sessions that reconnect, and other hosts, are not limited."""

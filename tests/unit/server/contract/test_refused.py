@@ -2,96 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
-from google.rpc.status_pb2 import Status
+from msgspec import Struct
 
 from rallypoint.server.contract import limits
-from rallypoint.server.core.model.spec import Timing
-from rallypoint.server.serve import Settings, serving
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
-from rallypoint.v1 import node_service_pb2
+from rallypoint.v1 import job_pb2, node_service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
-from rallypoint.wire.channel import client_options
-from rallypoint.wire.errors import DETAILS_KEY, DOMAIN, unpack_detail
-from support.contract.samples import JOB, ready_hello, session_id
+from rallypoint.wire.errors import Details, unpack_details
+from support.core.served import Agent, hello_of, served
 
 
-class Refused(Exception):
-    """The end of a call."""
+class End(Struct, frozen=True):
+    """How a stream has ended."""
 
-    def __init__(self, code: Any, text: str, metadata: Any) -> None:
-        super().__init__(text)
-        self.code: grpc.StatusCode = code
-        self.text = text
-        self.detail = unpack_detail(tuple(metadata or ()))
-        self.reason, self.field = "", ""
-        for key, value in metadata or ():
-            if key == DETAILS_KEY:
-                for packed in Status.FromString(value).details:
-                    self._unpack(packed)
-
-    def _unpack(self, packed: Any) -> None:
-        info, bad = ErrorInfo(), BadRequest()
-        if packed.Unpack(info):
-            assert info.domain == DOMAIN
-            self.reason = info.reason
-        if packed.Unpack(bad):
-            self.field = bad.field_violations[0].field
-            assert bad.field_violations[0].description
+    code: str
+    text: str
+    details: Details
 
 
-class Client:
-    """Talks to a coordinator in this process."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        self.epoch = 0
-
-    async def open(self, number: int, connection: int = 1) -> Any:
-        """Open a session that is welcomed."""
-        call: Any = agent_grpc.AgentServiceStub(self.channel).Session()
-        await self.say(call, number, connection, hello=ready_hello(number))
-        answer = await call.read()
-        assert answer.HasField("welcome"), await end_of(call)
-        self.epoch = answer.epoch
-        return call
-
-    async def say(
-        self, call: Any, number: int, connection: int = 1, sequence: int = 0, **message: Any
-    ) -> None:
-        message.setdefault("epoch", self.epoch)
-        await call.write(
-            agent_pb2.SessionRequest(
-                session_id=session_id(number), connection=connection, sequence=sequence, **message
-            )
-        )
+async def end_of(agent: Agent) -> End:
+    """Read until a stream ends."""
+    code, text = await agent.ending()
+    return End(code.name, text, unpack_details(await agent.call.trailing_metadata()))
 
 
-async def end_of(call: Any) -> Refused:
-    """Return how a stream ended."""
-    code, text = await call.code(), await call.details()
-    return Refused(code, text, await call.trailing_metadata())
+async def say(agent: Agent, **message: Any) -> None:
+    """Send a message that need not be in order."""
+    own: dict[str, Any] = {"session_id": agent.session_id, "connection": 1, "epoch": agent.epoch}
+    await agent.call.write(agent_pb2.SessionRequest(**(own | message)))
 
 
-@asynccontextmanager
-async def connected() -> AsyncIterator[Client]:
-    settings = Settings("127.0.0.1", 0, Timing(), standalone=True)
-    async with serving(settings) as running:
-        target = f"127.0.0.1:{running.port}"
-        async with grpc.aio.insecure_channel(target, options=client_options()) as channel:
-            yield Client(channel)
-
-
-Sends = Callable[[Client, Any], Awaitable[None]]
+JOB = "job"
+HELLO = hello_of(JOB, 1)
 HEARTBEAT = agent_pb2.Heartbeat(number=1)
 READY = agent_pb2.Ready(master_port=20_000)
 
@@ -99,12 +45,12 @@ READY = agent_pb2.Ready(master_port=20_000)
 @pytest.mark.parametrize(
     ("message", "code", "reason", "field", "words"),
     [
-        ({"hello": ready_hello(1)}, "INVALID_ARGUMENT", "INVALID_FIELD", "message", "second hello"),
+        ({"hello": HELLO}, "INVALID_ARGUMENT", "INVALID_FIELD", "message", "second hello"),
         ({}, "INVALID_ARGUMENT", "INVALID_FIELD", "message", "is missing"),
         ({"ready": READY}, "INVALID_ARGUMENT", "INVALID_FIELD", "sequence", "1 or more for a rep"),
         ({"heartbeat": HEARTBEAT, "connection": 2}, "INVALID_ARGUMENT", "INVALID_FIELD",
          "connection", "must not change within a stream"),
-        ({"heartbeat": HEARTBEAT, "number": 2}, "INVALID_ARGUMENT", "INVALID_FIELD",
+        ({"heartbeat": HEARTBEAT, "session_id": "2" * 32}, "INVALID_ARGUMENT", "INVALID_FIELD",
          "session_id", "must not change within a stream"),
         ({"ready": READY, "sequence": 5}, "ABORTED", "SEQUENCE_GAP", "sequence",
          "expected report 1, got report 5"),
@@ -115,12 +61,12 @@ async def test_end_of_a_session_is_explained(
     message: dict[str, Any], code: str, reason: str, field: str, words: str
 ) -> None:
     """The status says what is wrong, a constant says why, and a path says where."""
-    async with connected() as client:
-        call = await client.open(1)
-        await client.say(call, message.pop("number", 1), **message)
-        end = await end_of(call)
+    async with served() as server:
+        agent = await server.join(JOB, 1)
+        await say(agent, **message)
+        end = await end_of(agent)
 
-    assert (code, reason, field) == (end.code.name, end.reason, end.field)
+    assert (code, reason, field) == (end.code, end.details.reason, end.details.field)
     assert words in end.text
 
 
@@ -129,70 +75,83 @@ async def test_end_of_a_session_is_explained(
 )
 async def test_higher_epoch_is_stale_here(message: dict[str, Any]) -> None:
     """The agent learns both epochs, opens a new stream, and the coordinator catches up."""
-    async with connected() as client:
-        call = await client.open(1)
-        before = client.epoch
-        await client.say(call, 1, epoch=before + 10, **message)
-        end = await end_of(call)
-        client.epoch = before + 10
-        await client.open(1, connection=2)
+    async with served() as server:
+        agent = await server.join(JOB, 1)
+        before = agent.epoch
+        agent.epoch += 10
+        await say(agent, **message)
+        end = await end_of(agent)
+        again = agent.again(server)
+        await again.hello()
+        await again.read()
 
-        assert ("ABORTED", "NEWER_EPOCH", "epoch") == (end.code.name, end.reason, end.field)
-        assert end.detail == details_pb2.StaleSender(
-            kind=details_pb2.STALE_KIND_EPOCH, expected=before, actual=before + 10
-        )
-        assert client.epoch == before + 11
+    assert ("ABORTED", "NEWER_EPOCH", "epoch") == (
+        end.code,
+        end.details.reason,
+        end.details.field,
+    )
+    assert end.details.own == details_pb2.StaleSender(
+        kind=details_pb2.STALE_KIND_EPOCH, expected=before, actual=before + 10
+    )
+    assert again.epoch == before + 11
 
 
 async def test_older_connection_is_called_so() -> None:
     """Both the one that was replaced and one that comes late learn the newer number."""
-    async with connected() as client:
-        first = await client.open(1, connection=2)
-        await client.open(1, connection=3)
-        late: Any = agent_grpc.AgentServiceStub(client.channel).Session()
-        await client.say(late, 1, connection=1, hello=ready_hello(1))
+    async with served() as server:
+        first = await server.join(JOB, 1)
+        newer, late = first.again(server), first.again(server)
+        newer.connection = 3
+        await newer.hello()
+        await newer.read()
+        await late.hello()
+        ends = [await end_of(one) for one in (first, late)]
 
-        for call, actual in ((first, 2), (late, 1)):
-            end = await end_of(call)
-            assert ("ABORTED", "STALE_CONNECTION") == (end.code.name, end.reason)
-            assert end.detail == details_pb2.StaleSender(
-                kind=details_pb2.STALE_KIND_CONNECTION, expected=3, actual=actual
-            )
+    for end, actual in zip(ends, (1, 2), strict=True):
+        assert ("ABORTED", "STALE_CONNECTION") == (end.code, end.details.reason)
+        assert end.details.own == details_pb2.StaleSender(
+            kind=details_pb2.STALE_KIND_CONNECTION, expected=3, actual=actual
+        )
 
 
 async def test_silent_stream_misses_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """It broke no rule of the contract, so its agent may try again."""
     monkeypatch.setattr(limits, "HELLO_S_MAX", 0.05)
-    async with connected() as client:
-        call: Any = agent_grpc.AgentServiceStub(client.channel).Session()
-        await call.wait_for_connection()
-        end = await end_of(call)
+    async with served() as server:
+        silent = server.agent(JOB, 1)
+        await silent.call.wait_for_connection()
+        end = await end_of(silent)
 
-    assert ("DEADLINE_EXCEEDED", "NO_HELLO", "message") == (end.code.name, end.reason, end.field)
+    assert ("DEADLINE_EXCEEDED", "NO_HELLO", "message") == (
+        end.code,
+        end.details.reason,
+        end.details.field,
+    )
 
 
 async def test_exit_code_in_both_lists_is_refused() -> None:
     """It cannot mean both."""
-    async with connected() as client:
-        call: Any = agent_grpc.AgentServiceStub(client.channel).Session()
-        hello = ready_hello(1)
-        hello.spec.no_requeue_exit_codes.append(40)
-        await client.say(call, 1, hello=hello)
-        end = await end_of(call)
+    spec = job_pb2.JobSpec(no_retry_exit_codes=[40], no_requeue_exit_codes=[41, 40])
+    async with served() as server:
+        agent = server.agent(JOB, 1)
+        await agent.hello(spec=spec)
+        end = await end_of(agent)
 
-    assert ("INVALID_ARGUMENT", "hello.spec.no_requeue_exit_codes") == (end.code.name, end.field)
+    assert ("INVALID_ARGUMENT", "hello.spec.no_requeue_exit_codes") == (
+        end.code,
+        end.details.field,
+    )
     assert "40 is in no_retry_exit_codes too" in end.text
 
 
 async def test_cordon_of_an_unknown_name_says_so() -> None:
     """It waits for a node of that name, which may be misspelled."""
-    async with connected() as client:
-        session = await client.open(1)
-        nodes: Any = node_grpc.NodeServiceStub(client.channel)
+    async with served() as server:
+        await server.join(JOB, 1)
+        nodes: Any = node_grpc.NodeServiceStub(server.channel)
         cordon = node_service_pb2.CordonNodeRequest
-        known = await nodes.CordonNode(cordon(job_id=JOB, node_name="node1"))
-        unknown = await nodes.CordonNode(cordon(job_id=JOB, node_name="noed1"))
-        session.cancel()
+        known = await nodes.CordonNode(cordon(job_id=JOB, node_name="n1"))
+        unknown = await nodes.CordonNode(cordon(job_id=JOB, node_name="n11"))
 
     assert (True, False) == (known.connected, unknown.connected)
     assert known.health.cordoned and unknown.health.cordoned

@@ -170,6 +170,11 @@ async def test_what_is_wrong_with_a_request_is_named() -> None:
         ]
         cases: list[tuple[str, dict[str, Any], str]] = [
             ("GetKeys", {}, "keys: must be 1 to 1024"),
+            (
+                "WriteKeys",
+                {"writes": [put], "known": {"epoch": at.agent.epoch}},
+                "request_id: must be set with known",
+            ),
             *(("WriteKeys", {"writes": changes}, text) for changes, text in writes),
         ]
         for method, fields, text in cases:
@@ -190,24 +195,6 @@ async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         code, text, _ = await failure(at.write("a", add={"amount": 1}))
         assert (code, "does not hold a number" in text) == (Code.FAILED_PRECONDITION, True)
-
-
-async def test_request_id_is_for_one_request() -> None:
-    """Of whatever kind; what was known goes with an id."""
-    async with worker() as at:
-        put = change("a", put={"value": b"1"})
-        await at.call("WriteKeys", writes=[put], request_id="r")
-        for other in (
-            {"writes": [change("n", add={"amount": 1})]},
-            {"writes": [put], "scope": scope_pb2.SCOPE_RUN},
-            {"writes": [put] * 2},
-        ):
-            code, text, _ = await failure(at.call("WriteKeys", request_id="r", **other))
-            assert code is Code.FAILED_PRECONDITION, other
-            assert "another request" in text
-        known = keys_pb2.KeyValueHeader(epoch=at.agent.epoch)
-        code, text, _ = await failure(at.put("b", known=known))
-        assert (code, text) == (Code.INVALID_ARGUMENT, "request_id: must be set with known")
 
 
 async def test_shortest_timeout_is_a_timeout() -> None:
