@@ -132,19 +132,6 @@ async def test_session_stays_in_the_job_that_its_token_may_touch(
     assert ["other job"] == [line["why"] for line in refused]
 
 
-async def test_watch_ends(tmp_path: Path, lines: list[Any]) -> None:
-    """It is one of many kinds of streams: all pass the same gate."""
-    async with (
-        protected_site(tmp_path, rules=entry("x", "viewer", OLD), needs_client=False) as site,
-        site.channel() as channel,
-    ):
-        call = await watch(channel, bearer(OLD))
-        write_rules(site.auth, STRANGER)
-
-        assert (NO_ONE, "ACCESS_TOKEN_INVALID") == await ending(call)
-    assert [("x", "WatchEvents", "ACCESS_TOKEN_INVALID")] == ended(lines)
-
-
 async def test_certificate_loses_its_role(tmp_path: Path, lines: list[Any]) -> None:
     """A stream that was let in by the name in it ends; one with another role stays."""
     named = '[[certificate]]\nname = "{}"\nrole = "{}"\n'
