@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -29,10 +29,10 @@ from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
+from rallypoint.embedded.built_in import reaching_coordinator
 from rallypoint.embedded.ended import Ended, EndKind, find_kind
 from rallypoint.embedded.python_log import use_python_log
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
-from rallypoint.wire.access import Access
 from rallypoint.wire.loading import FORKS, claim_grpc, has_fork_handlers
 
 log = get_logger()
@@ -51,11 +51,6 @@ _T = TypeVar("_T")
 
 NewWorkers = Callable[[Agent, asyncio.TaskGroup], Workers]
 """Makes the workers of an agent, in its event loop; the group runs their tasks."""
-Coordinator = Callable[
-    [], AbstractAsyncContextManager[tuple[str, Access, asyncio.Future[None] | None]]
-]
-"""Serves a built-in coordinator: its address, how to prove oneself to it, and a future that fails
-when it cannot continue."""
 
 
 class AgentGone(Exception):
@@ -74,15 +69,14 @@ class EmbeddedAgent:
         settings: Settings,
         new_workers: NewWorkers,
         *,
-        coordinator: Coordinator | None = None,
         master_port: int = 0,
     ) -> None:
         """Prepare an agent; `start` starts it.
 
         Args:
-            settings: how the agent is started, with `signals` empty.
+            settings: how the agent is started, with `signals` empty. If it is standalone, the
+                coordinator is built in.
             new_workers: makes its workers.
-            coordinator: serves a built-in coordinator instead of `settings.coordinator`.
             master_port: fixed port for the store of rank 0; 0: a new free one for each round.
         """
         assert not settings.signals, "signal handlers belong to the program around the agent"
@@ -92,7 +86,6 @@ class EmbeddedAgent:
         self.ended: Ended | None = None
         """Set when the agent has ended."""
         self._new_workers = new_workers
-        self._coordinator = coordinator
         self._master_port = master_port
         self._thread = threading.Thread(target=self._run, name="rallypoint-agent", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -268,12 +261,11 @@ class EmbeddedAgent:
 
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[tuple[Settings, asyncio.Future[None] | None]]:
-        if self._coordinator is None:
+        if not self.settings.is_standalone:
             yield self.settings, None
             return
-        async with self._coordinator() as (target, access, failed):
-            own = replace(self.settings, coordinator=target, access=access, is_standalone=True)
-            yield own, failed
+        async with reaching_coordinator(None) as (target, access, failed):
+            yield replace(self.settings, coordinator=target, access=access), failed
 
     def _on_step(self) -> None:
         desired = self.agent.state.desired

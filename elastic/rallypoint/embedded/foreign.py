@@ -19,7 +19,6 @@ from rallypoint.agent.core.desired import DesiredStandby, DesiredStop, Notice, R
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
-from rallypoint.embedded.agent_thread import Coordinator
 from rallypoint.embedded.ended import Ended
 from rallypoint.embedded.node import EmbeddedNode
 
@@ -32,18 +31,11 @@ class ForeignNode(EmbeddedNode):
     The launcher calls it from any thread but the agent's.
     """
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        coordinator: Coordinator | None = None,
-        *,
-        counts_workers: bool = True,
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, *, counts_workers: bool = True) -> None:
         """Prepare the agent; `start` starts it.
 
         Args:
             plan: what the node brings.
-            coordinator: serves a built-in coordinator, if the plan names none.
             counts_workers: the coordinator knows how many workers the node has; False: it counts
                 nodes.
         """
@@ -57,7 +49,7 @@ class ForeignNode(EmbeddedNode):
         self._asked_ms: int | None = None
         """When the launcher was asked to stop the round, by the agent's clock; None: it was not."""
         self._workers = ForeignWorkers(self)
-        super().__init__(plan, self._workers.attach, coordinator)
+        super().__init__(plan, self._workers.attach)
 
     def offers(self, number: int) -> bool:
         """Return whether a round waits for the launcher to take it."""

@@ -21,7 +21,7 @@ from rallypoint.agent.hosting.keeper import CannotHost, Keeper
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.base.log import get_logger
-from rallypoint.embedded.agent_thread import AgentGone, Coordinator, EmbeddedAgent, NewWorkers
+from rallypoint.embedded.agent_thread import AgentGone, EmbeddedAgent, NewWorkers
 from rallypoint.embedded.ended import Ended
 from rallypoint.wire.access import Access
 
@@ -72,15 +72,12 @@ class View(Struct, frozen=True):
 class EmbeddedNode(EmbeddedAgent):
     """The part of one node in a job."""
 
-    def __init__(
-        self, plan: LaunchPlan, new_workers: NewWorkers, coordinator: Coordinator | None = None
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, new_workers: NewWorkers) -> None:
         """Prepare the agent; `start` starts it.
 
         Args:
-            plan: what the node brings.
+            plan: what the node brings; without a coordinator, one is built in.
             new_workers: makes its workers, in the agent's loop.
-            coordinator: serves a built-in coordinator, if the plan names none.
         """
         access, hosting = plan.prove(), plan.meeting.hosting
         keeper = None if hosting is None else Keeper(hosting, access)
@@ -93,7 +90,6 @@ class EmbeddedNode(EmbeddedAgent):
         super().__init__(
             plan.settings(access, keeper=keeper),
             new_workers,
-            coordinator=coordinator,
             master_port=plan.master_port,
         )
 

@@ -116,12 +116,13 @@ def test_agent_that_is_left_before_it_begins_ends(
     may_listen = threading.Event()
 
     @asynccontextmanager
-    async def listen_late() -> AsyncIterator[tuple[str, Access, asyncio.Future[None]]]:
+    async def listen_late(_: None) -> AsyncIterator[tuple[str, Access, asyncio.Future[None]]]:
         await asyncio.to_thread(may_listen.wait)
         yield server.address, PLAIN, asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(agent_thread, "BEGIN_S_MAX", 0.01)
-    late = ForeignNode(plan_of(None, "late"), listen_late)
+    monkeypatch.setattr(agent_thread, "reaching_coordinator", listen_late)
+    late = ForeignNode(plan_of(None, "late"))
     with pytest.raises(AgentGone, match="did not begin"):
         late.start()
     late.leave("the program ends", 1)

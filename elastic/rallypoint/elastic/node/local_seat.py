@@ -18,7 +18,7 @@ from rallypoint.agent.life import new_supervisor
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.console import Consoles
 from rallypoint.elastic.node.local_workers import LocalWorkers
-from rallypoint.elastic.node.seat import Seat, find_built_in
+from rallypoint.elastic.node.seat import Seat
 from rallypoint.embedded.node import EmbeddedNode, View
 
 
@@ -40,7 +40,7 @@ class LocalSeat(Seat):
         """
         self._host = host
         self._plugin = plugin
-        super().__init__(EmbeddedNode(plan, self._new_workers, find_built_in(plan)))
+        super().__init__(EmbeddedNode(plan, self._new_workers))
 
     def _new_workers(self, agent: Agent, tasks: asyncio.TaskGroup) -> LocalWorkers:
         hold_subreaper()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from rallypoint.agent.core import inputs
@@ -11,10 +10,9 @@ from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.elastic import rendezvous as api
-from rallypoint.elastic.node.built_in import reaching_coordinator
 from rallypoint.elastic.node.coordinated import check_preload
 from rallypoint.elastic.rendezvous import RendezvousError, RendezvousStateError
-from rallypoint.embedded.agent_thread import AgentGone, Coordinator
+from rallypoint.embedded.agent_thread import AgentGone
 from rallypoint.embedded.ended import EndKind, describe_end
 from rallypoint.embedded.foreign import ForeignNode
 from rallypoint.embedded.node import EmbeddedNode, View
@@ -22,11 +20,6 @@ from rallypoint.v1 import job_pb2
 
 PID_MAX = 1 << 22
 """The largest pid of Linux, and of the protocol."""
-
-
-def find_built_in(plan: LaunchPlan) -> Coordinator | None:
-    """Return what serves the coordinator of a plan that names none."""
-    return partial(reaching_coordinator, None) if plan.meeting.coordinator is None else None
 
 
 class Seat:
@@ -196,7 +189,7 @@ class ForeignSeat(Seat):
             ValueError: its options have something to preload.
         """
         check_preload(plan.options, None)
-        super().__init__(ForeignNode(plan, find_built_in(plan)))
+        super().__init__(ForeignNode(plan))
 
     def began(self, ids: Sequence[Any]) -> None:
         """Report that all workers of the taken round run.

@@ -31,7 +31,7 @@ from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.report.reports import new_listener, new_reports
-from rallypoint.elastic.node.built_in import NoCoordinator, reaching_coordinator
+from rallypoint.embedded.built_in import NoCoordinator, reaching_coordinator
 from rallypoint.wire.access import Access
 
 log = get_logger()
