@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.access.tokens import WorkerTokens
-from rallypoint.server.api.keys import convert, reading, views
+from rallypoint.server.api.keys import messages, reading
 from rallypoint.server.api.keys.service import PROGRESS_S, KeyValueService
 from rallypoint.server.api.keys.waits import KeyWait
 from rallypoint.server.contract.calls import InvalidMessage, LimitExceeded
@@ -38,7 +38,7 @@ class OpenGet:
     """A read that waits for keys."""
 
     call: Call
-    get: convert.Get
+    get: messages.Get
     wait: KeyWait
     lateness_ms: int
     """How long the coordinator had been suspended when it arrived."""
@@ -50,7 +50,7 @@ class OpenWatch:
     """A watch."""
 
     call: Call
-    watch: convert.Watch
+    watch: messages.Watch
     cursor: reading.Cursor
     is_begun: bool = False
     sent: int = 0
@@ -72,7 +72,7 @@ class KeyCalls:
         self._writes: dict[int, tuple[inputs.WriteKeys, Call]] = {}
         """Submitted, by the identity of the input; no turn has stepped it yet."""
         self._refused: dict[int, Refusal] = {}
-        self._reads: list[tuple[Call, convert.Get | convert.Page]] = []
+        self._reads: list[tuple[Call, messages.Get | messages.Page]] = []
         self._gets: list[OpenGet] = []
         self._watches: list[OpenWatch] = []
 
@@ -97,21 +97,21 @@ class KeyCalls:
         server = self._server
         clock_ms = max(server.world.unix_ms(), server.state.epoch)
         if call.method is Method.WRITE:
-            writes = convert.to_writes(request, claim, clock_ms)
+            writes = messages.to_writes(request, claim, clock_ms)
             self._writes[id(writes)] = writes, call
             server.submit_call(writes, server.world.keys.draw(TURN_MS_MAX))
             return
         if call.method is Method.WATCH:
-            watch = convert.to_watch(request, claim, clock_ms)
+            watch = messages.to_watch(request, claim, clock_ms)
             cursor = reading.Cursor(watch, call.process.host.name, self._waits)
             self._watches.append(OpenWatch(call, watch, cursor))
         elif call.method is Method.LIST:
-            self._reads.append((call, convert.to_page(request, claim)))
+            self._reads.append((call, messages.to_page(request, claim)))
         else:
-            self._submit_get(call, convert.to_get(request, claim, left_s))
+            self._submit_get(call, messages.to_get(request, claim, left_s))
         server.look_soon(server.world.keys.draw(TURN_MS_MAX))
 
-    def _submit_get(self, call: Call, get: convert.Get) -> None:
+    def _submit_get(self, call: Call, get: messages.Get) -> None:
         server = self._server
         if not get.timeout_ms:
             self._reads.append((call, get))
@@ -158,12 +158,12 @@ class KeyCalls:
     def _written(self, call: Call, answer: Answer) -> Any:
         """Return the answer to a request that changes keys, as the service does."""
         keys = [one.key for one in call.request.writes]
-        return views.written_message(answer, self._server.keys, keys)
+        return messages.written_message(answer, self._server.keys, keys)
 
-    def _read(self, call: Call, read: convert.Get | convert.Page) -> None:
+    def _read(self, call: Call, read: messages.Get | messages.Page) -> None:
         state, now_ms = self._server.state, self._server.now_ms()
         try:
-            if isinstance(read, convert.Get):
+            if isinstance(read, messages.Get):
                 self._answer(call, reading.get_keys(read, state, now_ms).answer)
             else:
                 self._answer(call, reading.list_keys(read, state, now_ms))
@@ -192,7 +192,7 @@ class KeyCalls:
             return True
         if one.is_overdue:
             missing = [place.key for place in found.missing]
-            self._send(call, views.missing_status(missing, get.timeout_ms / 1000))
+            self._send(call, messages.missing_status(missing, get.timeout_ms / 1000))
             return True
         return False
 

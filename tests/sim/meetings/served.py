@@ -6,10 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rallypoint.server.access.tokens import WorkerTokens
-from rallypoint.server.api.barriers.convert import to_arrive
+from rallypoint.server.api.barriers.messages import broken_status, released_message, to_arrive
 from rallypoint.server.api.barriers.reading import read_barriers
 from rallypoint.server.api.barriers.service import BarrierService
-from rallypoint.server.api.barriers.views import broken_status, released_message
 from rallypoint.server.api.barriers.waits import Wait
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.errors import refusal_status

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server.api.keys import convert, reading, waits
+from rallypoint.server.api.keys import messages, reading, waits
 from rallypoint.server.core.keys import writes
 from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.keyspace.keyspace import Keyspace
@@ -43,12 +43,12 @@ def _begin_a_watch_late() -> list[Patch]:
 
 def _continue_after_a_restart() -> list[Patch]:
     """Let a watch continue at a coordinator that does not know the changes before."""
-    real = convert.to_watch
+    real = messages.to_watch
 
-    def to_watch(*args: Any) -> convert.Watch:
+    def to_watch(*args: Any) -> messages.Watch:
         return replace(real(*args), epoch=0)
 
-    return [(convert, "to_watch", to_watch), (keyspace, "REVISIONS_PER_EPOCH", 0)]
+    return [(messages, "to_watch", to_watch), (keyspace, "REVISIONS_PER_EPOCH", 0)]
 
 
 def _add_twice() -> list[Patch]:
@@ -58,12 +58,12 @@ def _add_twice() -> list[Patch]:
 
 def _add_again_after_a_restart() -> list[Patch]:
     """Take another attempt for the first."""
-    real = convert.to_writes
+    real = messages.to_writes
 
     def to_writes(*args: Any) -> Any:
         return replace(real(*args), is_repeated=False)
 
-    return [(convert, "to_writes", to_writes)]
+    return [(messages, "to_writes", to_writes)]
 
 
 def _bring_back_a_scope() -> list[Patch]:
@@ -163,7 +163,7 @@ def _read_too_long() -> list[Patch]:
     def limit(wanted_ms: int, left_s: float | None) -> int:
         return min(wanted_ms, int((left_s or 600) * 1000) + 500)
 
-    return [(convert, "limit_wait_ms", limit)]
+    return [(messages, "limit_wait_ms", limit)]
 
 
 def _forget_writes_in_the_journal() -> list[Patch]:

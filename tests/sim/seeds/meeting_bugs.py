@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server.api.barriers import convert, views
+from rallypoint.server.api.barriers import messages
 from rallypoint.server.api.barriers.waits import BarrierWaits
 from rallypoint.server.core import step
 from rallypoint.server.core.barriers import arrivals, ends
@@ -96,7 +96,7 @@ def _wait_too_long() -> list[Patch]:
     def timeout_ms(request: Any, left_s: float | None) -> int:
         return int((left_s or 600) * 1000) + 500
 
-    return [(convert, "_timeout_ms", timeout_ms)]
+    return [(messages, "_timeout_ms", timeout_ms)]
 
 
 def _count_a_retry() -> list[Patch]:
@@ -128,7 +128,7 @@ def _forget_the_deadline() -> list[Patch]:
 
 def _mix_up_payloads() -> list[Patch]:
     """Name the participants in another order than their payloads."""
-    real = views.participants_message
+    real = messages.participants_message
 
     def message(participants: Any) -> Any:
         found = real(participants)
@@ -136,7 +136,7 @@ def _mix_up_payloads() -> list[Patch]:
         found.names[:] = list(found.names)[::-1]
         return found
 
-    return [(views, "participants_message", message)]
+    return [(messages, "participants_message", message)]
 
 
 def _forget_who_waits() -> list[Patch]:

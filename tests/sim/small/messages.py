@@ -12,10 +12,9 @@ from functools import lru_cache
 from rallypoint.agent.core import desired
 from rallypoint.agent.core import inputs as agent_inputs
 from rallypoint.agent.session.translate import parse_desired, parse_notices
-from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.hello import to_hello
 from rallypoint.server.agents.reports import to_report
-from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.messages import effects, inputs
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from sim.world.wire import Hangup, carried

@@ -23,10 +23,9 @@ from rallypoint.agent.session.translate import parse_desired, parse_notices, rep
 from rallypoint.agent.settings import Listener, Settings
 from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
-from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.hello import to_hello
 from rallypoint.server.agents.reports import to_report
-from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Notify, Send
 from rallypoint.server.core.model import desired as wished

@@ -1,12 +1,13 @@
-"""Desired states."""
+"""What a node should make true: its desired state, and the notices for its workers."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from rallypoint.server.contract.mappers import FINISHED, HEADER, RUN, STANDBY, STOP
+from rallypoint.server.contract.round import notice_message
 from rallypoint.server.contract.verdict import verdict_message
-from rallypoint.server.core.messages.effects import Send
+from rallypoint.server.core.messages.effects import Notify, Send
 from rallypoint.server.core.model.desired import (
     DesiredFinished,
     DesiredReleased,
@@ -65,3 +66,11 @@ def _header_message(header: RoundHeader) -> round_pb2.RoundHeader:
 @lru_cache(maxsize=SHARED_MAX)
 def _stop_message(stop: DesiredStop) -> agent_pb2.Stop:
     return STOP.to_message(stop)
+
+
+def notices_message(notify: Notify) -> agent_pb2.Notices:
+    """Return all notices for a node, soonest first."""
+    soonest_first = sorted(notify.notices, key=lambda pair: pair[1])
+    return agent_pb2.Notices(
+        notices=[notice_message(notice, left_ms) for notice, left_ms in soonest_first]
+    )

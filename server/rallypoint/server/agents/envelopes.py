@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from rallypoint.server.access.tokens import ResumeTokens, WorkerTokens
-from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.outbox import Outbox, Outboxes
-from rallypoint.server.contract.explanations import Explanations
-from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.contract.terms import deadlines_message
-from rallypoint.server.contract.waiting import set_aside_message
+from rallypoint.server.contract.waiting import Explanations, set_aside_message
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import SessionId

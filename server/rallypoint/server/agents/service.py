@@ -36,7 +36,7 @@ from rallypoint.server.agents.relays.seats import Place
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.calls import CallRefused, InvalidMessage
 from rallypoint.server.contract.errors import invalid_status, lost_status, silent_status
-from rallypoint.server.contract.explanations import Explanations
+from rallypoint.server.contract.waiting import Explanations
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.coordinator import Coordinator

@@ -6,7 +6,7 @@ A handler raises what refuses its call. The interceptor turns that into the call
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -112,3 +112,15 @@ def limit_wait_ms(wanted_ms: int, left_s: float | None) -> int:
     left_ms = int(left_s * 1000)
     most_ms = left_ms - min(MARGIN_MS_MAX, max(MARGIN_MS_MIN, left_ms // MARGIN_PART))
     return max(1, min(wanted_ms, max(most_ms, left_ms // 2)))
+
+
+class Source(Protocol):
+    """The state or a listener, at the last turn in the journal: where an answer comes from."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the coordinator."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether its journal is."""

@@ -1,4 +1,4 @@
-"""Rounds: headers, assignments, the current round and earlier ones."""
+"""Rounds: headers, assignments, members, timelines, and notices of what will end one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from rallypoint.server.contract.mappers import ASSIGNMENT, HEADER
 from rallypoint.server.contract.times import to_timestamp
-from rallypoint.server.core.model.round import Member, Round, Timeline
+from rallypoint.server.core.model.round import Member, Notice, Round, Timeline
 from rallypoint.server.core.rounds.timelines import MARKS, find_marks
 from rallypoint.server.core.state.clocks import Clocks
-from rallypoint.v1 import round_pb2
+from rallypoint.v1 import job_pb2, round_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
 
@@ -47,3 +47,14 @@ def member_message(member: Member) -> round_pb2.RoundMember:
     """Return a member of a round."""
     assignment = ASSIGNMENT.encode(member.assignment)
     return round_pb2.RoundMember(node_name=member.name, assignment=assignment)
+
+
+def notice_message(notice: Notice, left_ms: int) -> job_pb2.Notice:
+    """Return a notice; `left_ms` is the time until the event happens at the latest."""
+    drains = notice.name is not None
+    return job_pb2.Notice(
+        kind=job_pb2.NOTICE_KIND_DRAIN if drains else job_pb2.NOTICE_KIND_GROWTH,
+        time_left=to_duration(left_ms),
+        node_name=notice.name or "",
+        reason=notice.reason,
+    )

@@ -22,7 +22,7 @@ from rallypoint.server.access.usage.stalls import Stalls
 from rallypoint.server.agents.relays.carrying import carry
 from rallypoint.server.agents.relays.seats import Place
 from rallypoint.server.agents.service import AgentService, accept
-from rallypoint.server.api.about.views import start_now
+from rallypoint.server.api.about.service import start_now
 from rallypoint.server.contract.calls import CallRefused, Context
 from rallypoint.server.contract.errors import (
     no_owner_status,

@@ -32,9 +32,9 @@ from rallypoint.server.api.keys.service import KeyValueService
 from rallypoint.server.api.keys.waits import KeyWaits
 from rallypoint.server.api.nodes import NodeService
 from rallypoint.server.api.workers import WorkerService
-from rallypoint.server.contract.explanations import Explanations
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.routes import ROUTES
+from rallypoint.server.contract.waiting import Explanations
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing

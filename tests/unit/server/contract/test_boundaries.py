@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from rallypoint.server.agents import hello
 from rallypoint.server.agents import reports as report_messages
-from rallypoint.server.agents.desired import desired_message
+from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.hello import UnsupportedProtocol, to_hello
 from rallypoint.server.agents.reports import to_heartbeat, to_report
-from rallypoint.server.api.barriers.convert import to_arrive
+from rallypoint.server.api.barriers.messages import to_arrive
 from rallypoint.server.api.events.views import event_message
 from rallypoint.server.api.jobs.job import summary_message
 from rallypoint.server.api.jobs.requests import (
@@ -33,13 +33,12 @@ from rallypoint.server.api.jobs.requests import (
     to_update,
 )
 from rallypoint.server.api.jobs.whole import job_message
-from rallypoint.server.api.keys.convert import to_writes
+from rallypoint.server.api.keys.messages import to_writes
 from rallypoint.server.api.nodes import CORDON, UNCORDON, to_drain_node
 from rallypoint.server.api.workers import to_progress
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.errors import invalid_status, protocol_status, refusal_status
 from rallypoint.server.contract.mappers import to_operation
-from rallypoint.server.contract.notices import notices_message
 from rallypoint.server.core.events.log import EVENTS_MAX
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.memory.replay import memory_of

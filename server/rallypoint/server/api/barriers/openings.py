@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rallypoint.server.access.usage.allowances import JobBytes
-from rallypoint.server.api.barriers.convert import count_named, is_same, to_participant
+from rallypoint.server.api.barriers.messages import count_named, is_same, to_participant
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.barrier import (
     PARTICIPANTS_MAX,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.server.api.barriers.views import barrier_message
+from rallypoint.server.api.barriers.messages import barrier_message
 from rallypoint.server.contract.calls import find_job
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import read_page, read_token

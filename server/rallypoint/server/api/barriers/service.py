@@ -8,15 +8,18 @@ import time
 from google.rpc.status_pb2 import Status
 
 from rallypoint.server.access.tokens import WorkerTokens, require_worker
-from rallypoint.server.api.barriers.convert import to_arrive, to_key
+from rallypoint.server.api.barriers.messages import (
+    broken_status,
+    released_message,
+    to_arrive,
+    to_key,
+)
 from rallypoint.server.api.barriers.openings import Openings, is_large
 from rallypoint.server.api.barriers.reading import read_barriers
-from rallypoint.server.api.barriers.views import broken_status, released_message
 from rallypoint.server.api.barriers.waits import CALLS_PER_PARTICIPANT_MAX, BarrierWaits, Wait
-from rallypoint.server.contract.calls import CallRefused, Context, LimitExceeded, find_job
+from rallypoint.server.contract.calls import CallRefused, Context, LimitExceeded, Source, find_job
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import to_page
-from rallypoint.server.contract.source import Source
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.barrier import BarrierKey, Ended, Expected

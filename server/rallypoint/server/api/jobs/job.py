@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rallypoint.server.contract.explanations import Explain
 from rallypoint.server.contract.mappers import DEPARTURES, OUTCOMES, PHASES, REASONS, SPEC, WAITING
-from rallypoint.server.contract.notices import notice_message
-from rallypoint.server.contract.round import round_message, timeline_message
+from rallypoint.server.contract.round import notice_message, round_message, timeline_message
 from rallypoint.server.contract.times import to_timestamp
 from rallypoint.server.contract.verdict import describe_verdict, verdict_message
+from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.model.job import Job, RunSummary
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Departure, RoundSummary

@@ -7,9 +7,9 @@ from msgspec import Struct
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.api.jobs.job import summary_message
 from rallypoint.server.contract.calls import require
-from rallypoint.server.contract.explanations import Explain
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import read_page, read_token
+from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from rallypoint.server.api.jobs.jobs import show_summary
-from rallypoint.server.contract.explanations import Explain
 from rallypoint.server.contract.pace import SLICE_S, Pace
 from rallypoint.server.contract.pages import Room
+from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.state import State

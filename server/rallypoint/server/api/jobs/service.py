@@ -31,10 +31,10 @@ from rallypoint.server.api.jobs.watchers import Rendering, Watched, Watchers
 from rallypoint.server.api.jobs.whole import JobPicture, fill, take_picture
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context, unknown_job
-from rallypoint.server.contract.explanations import Explain
 from rallypoint.server.contract.mappers import to_operation
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import fill_page, to_page
+from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job

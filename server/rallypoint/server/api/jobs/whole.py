@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from rallypoint.server.api.jobs.job import basic_message, past_round_message
-from rallypoint.server.contract.explanations import Explain
 from rallypoint.server.contract.node import health_message, node_message
 from rallypoint.server.contract.pages import Room
 from rallypoint.server.contract.round import member_message
+from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Node, Program

@@ -6,8 +6,14 @@ from bisect import bisect_right
 
 from msgspec import Struct
 
-from rallypoint.server.api.keys.convert import Get, Page, Watch
-from rallypoint.server.api.keys.views import event_message, header_message, kv_message
+from rallypoint.server.api.keys.messages import (
+    Get,
+    Page,
+    Watch,
+    event_message,
+    header_message,
+    kv_message,
+)
 from rallypoint.server.api.keys.waits import KeyWaits, KeyWatch
 from rallypoint.server.contract.calls import LimitExceeded
 from rallypoint.server.contract.pages import Room

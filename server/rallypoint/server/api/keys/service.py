@@ -13,8 +13,8 @@ from rallypoint.server.access.tokens import WorkerTokens, require_worker
 from rallypoint.server.access.usage.allowances import JobBytes
 from rallypoint.server.access.usage.peers import host_of
 from rallypoint.server.access.usage.stalls import Stalls
-from rallypoint.server.api.keys import views
-from rallypoint.server.api.keys.convert import Get, to_get, to_page, to_watch, to_writes
+from rallypoint.server.api.keys import messages
+from rallypoint.server.api.keys.messages import Get, to_get, to_page, to_watch, to_writes
 from rallypoint.server.api.keys.reading import Cursor, Found, get_keys, list_keys
 from rallypoint.server.api.keys.waits import KeyWait, KeyWaits
 from rallypoint.server.contract.calls import CallRefused, Context, is_set_within
@@ -72,7 +72,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
             writes, lambda state, now_ms: self._waits.take_answer(writes.answer_id)
         )
         names = [one.key for one in request.writes]
-        return views.written_message(answer, self._waits, names)
+        return messages.written_message(answer, self._waits, names)
 
     async def GetKeys(
         self, request: keys_pb2.GetKeysRequest, context: Context
@@ -96,7 +96,7 @@ class KeyValueService(keys_grpc.KeyValueServiceServicer):
             self._waits.remove(wait)
         if found.missing:
             missing = [place.key for place in found.missing]
-            raise CallRefused(views.missing_status(missing, get.timeout_ms / 1000))
+            raise CallRefused(messages.missing_status(missing, get.timeout_ms / 1000))
         return found.answer
 
     async def ListKeys(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
-from rallypoint.server.api.about.views import Start
+from rallypoint.server.api.about.service import Start
 from rallypoint.server.contract.calls import Context
 from rallypoint.server.contract.routes import Route
 from rallypoint.server.fleet.directory import Directory

@@ -15,13 +15,13 @@ from rallypoint.server.agents.envelopes import Envelopes
 from rallypoint.server.agents.outbox import Outboxes
 from rallypoint.server.api.jobs import jobs, jobs_view
 from rallypoint.server.api.jobs import service as job_service
-from rallypoint.server.contract import explanations, pages, times
-from rallypoint.server.contract.explanations import (
+from rallypoint.server.contract import pages, times, waiting
+from rallypoint.server.contract.verdict import verdict_message
+from rallypoint.server.contract.waiting import (
     EXPLAINED_MS,
     NODES_PER_EXPLAINED_MS,
     Explanations,
 )
-from rallypoint.server.contract.verdict import verdict_message
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import RUNS_MAX
 from rallypoint.server.core.model.node import Eligibility
@@ -680,11 +680,11 @@ def test_explanation_is_reused_for_the_other_nodes() -> None:
     first, second = bench.state.nodes
     assert envelopes.explained(second, bench.now_ms) is None
 
-    waiting = envelopes.explain(first, bench.now_ms)
+    explained = envelopes.explain(first, bench.now_ms)
 
-    assert waiting is not None
+    assert explained is not None
     last_ms = bench.now_ms + EXPLAINED_MS - 1
-    assert (bench.now_ms, waiting) == envelopes.explained(second, last_ms)
+    assert (bench.now_ms, explained) == envelopes.explained(second, last_ms)
     assert envelopes.explained(second, last_ms + 1) is None
 
 
@@ -722,7 +722,7 @@ def test_node_that_is_set_aside_has_its_own() -> None:
 
 def test_explanations_of_other_jobs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is explained again needs no more room, also when there are as many as can be."""
-    monkeypatch.setattr(explanations, "JOBS_MAX", 2)
+    monkeypatch.setattr(waiting, "JOBS_MAX", 2)
     known, benches = Explanations(), [make(1, 2)[0], make(1, 2)[0], make(1, 2)[0]]
     jobs = [replace(bench.job(), job_id=JobId(f"{n}")) for n, bench in enumerate(benches)]
 

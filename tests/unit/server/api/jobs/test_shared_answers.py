@@ -11,7 +11,7 @@ import pytest
 
 from rallypoint.server.api.jobs import requests, whole
 from rallypoint.server.api.jobs import service as job_service
-from rallypoint.server.contract import explanations
+from rallypoint.server.contract import waiting
 from rallypoint.server.core.reads.explain import explain
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -102,8 +102,8 @@ async def test_call_for_no_job_fails_for_everyone() -> None:
 
 async def test_readers_share_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls and lists reuse what the job waited for a moment ago, until the job changes."""
-    explained = count(monkeypatch, explanations, "explain", explain)
-    monkeypatch.setattr(explanations, "EXPLAINED_MS", 3_600_000)
+    explained = count(monkeypatch, waiting, "explain", explain)
+    monkeypatch.setattr(waiting, "EXPLAINED_MS", 3_600_000)
     async with asyncio.timeout(60), served() as server:
         await server.join("job", 1)
         stub = service_grpc.JobServiceStub(server.channel)

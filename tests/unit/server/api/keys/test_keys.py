@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from rallypoint.server.access.usage.allowances import JobBytes
 from rallypoint.server.api.keys import reading, service
-from rallypoint.server.api.keys.convert import to_writes
+from rallypoint.server.api.keys.messages import to_writes
 from rallypoint.server.api.keys.service import SMALL_BYTES
 from rallypoint.server.api.keys.waits import KeyWatch
 from rallypoint.server.contract import limits
