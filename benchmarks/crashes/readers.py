@@ -9,7 +9,7 @@ from abc import abstractmethod
 
 from crashes.facts import Facts, Place
 from rallypoint.client import Client, Scope, errors
-from rallypoint.server.core.events.log import EVENTS_PER_JOB_MAX
+from rallypoint.server.core.model.events import EVENTS_PER_JOB_MAX
 from rallypoint.server.core.model.shards import shard_of
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.messages.records import EventsLogged, JobForgotten
+from rallypoint.server.core.model.events import Event, EventKind
 from rallypoint.server.core.model.ids import JobId
 from sim.rules.rules import Checker
 from support.core.decisions import (

@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager
 from random import Random
 
 from rallypoint.server.api.keys import reading
-from rallypoint.server.core.keys import writes
-from rallypoint.server.core.keyspace import keyspace, values
+from rallypoint.server.core import keys as writes
+from rallypoint.server.core.model import keyspace
 from sim.keys.model import Limits
 from sim.seeds.planting import patched
 
 USUAL = Limits(
-    values.KEYS_MAX,
-    values.BYTES_MAX,
+    keyspace.KEYS_MAX,
+    keyspace.BYTES_MAX,
     keyspace.CHANGES_MAX,
     keyspace.REQUESTS_BYTES_MAX,
     reading.EVENTS_MAX,

@@ -14,9 +14,9 @@ from rallypoint.server.api.keys.service import PROGRESS_S, KeyValueService
 from rallypoint.server.api.keys.waits import KeyWait
 from rallypoint.server.contract.calls import InvalidMessage, LimitExceeded
 from rallypoint.server.contract.errors import limit_status, refusal_status
-from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Refusal
+from rallypoint.server.core.model.keyspace import Answer
 from rallypoint.server.shell.coordinator import InputRefused
 from sim.keys.callers import Call
 from sim.keys.plan import REQUESTS, Method

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.server.core.keyspace import keyspace
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import JobForgotten, KeysWritten
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model import keyspace
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import RoundHeader
 from rallypoint.server.core.step import Transition

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.log import EventLog
 from rallypoint.server.core.memory import notes
 from rallypoint.server.core.memory import replay as replaying
 from rallypoint.server.core.memory import restore as restoring
 from rallypoint.server.core.memory.replay import memory_of
 from rallypoint.server.core.messages.records import EpochRaised, JobNoted, NodeNoted
+from rallypoint.server.core.model.events import EventLog
 from rallypoint.server.core.model.ids import SessionId
 from rallypoint.server.core.model.node import Eligibility, NodeState
 from rallypoint.server.core.model.phase import Phase

@@ -8,11 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from rallypoint.server.api.keys import messages, reading, waits
-from rallypoint.server.core.keys import writes
-from rallypoint.server.core.keyspace import keyspace
-from rallypoint.server.core.keyspace.keyspace import Keyspace
-from rallypoint.server.core.keyspace.values import Condition, Entry, Place, Written
+from rallypoint.server.core import keys as writes
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model import keyspace
+from rallypoint.server.core.model.keyspace import Condition, Entry, Keyspace, Place, Written
 from rallypoint.server.core.rounds import claims
 from rallypoint.server.core.state.draft import Draft
 from sim.seeds.planting import Bug, Patch

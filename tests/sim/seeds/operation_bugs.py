@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.control import operations
+from rallypoint.server.core import operations
 from rallypoint.server.core.model.job import Gone
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.round import REQUESTED

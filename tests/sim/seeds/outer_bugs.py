@@ -16,9 +16,9 @@ from rallypoint.server.agents import envelopes, exits, hello
 from rallypoint.server.agents import outbox as outboxes
 from rallypoint.server.agents.outbox import Outbox
 from rallypoint.server.contract.spec import to_spec as real_spec
-from rallypoint.server.core.events.log import Emitted, Event, EventLog
 from rallypoint.server.core.messages.effects import Acknowledge, Effect, Send
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
+from rallypoint.server.core.model.events import Emitted, Event, EventLog
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.model.worker import WorkerExit

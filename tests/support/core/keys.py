@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from rallypoint.server.core.keyspace.keyspace import Keyspace
-from rallypoint.server.core.keyspace.values import Answer, Condition, Place, Write
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import WriteAnswered
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.keyspace import Answer, Condition, Keyspace, Place, Write
 from rallypoint.server.core.model.spec import JobSpec
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB

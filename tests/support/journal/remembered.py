@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Event
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.memory.replay import (
     BarrierSnapshot,
     JobSnapshot,
@@ -30,8 +27,10 @@ from rallypoint.server.core.model.barrier import (
     Participant,
     ParticipantKind,
 )
+from rallypoint.server.core.model.events import Event, EventKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone, Job
+from rallypoint.server.core.model.keyspace import Answer, Change, Entry, Place
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batch

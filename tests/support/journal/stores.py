@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
@@ -19,6 +18,7 @@ from rallypoint.server.core.messages.records import (
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Gone
+from rallypoint.server.core.model.keyspace import Answer, Change, Entry, Place
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import Journal
 from rallypoint.server.journal.sqlite.journal import SqliteJournal

@@ -12,12 +12,11 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import BarrierOver, Disconnect, Effect, JobChanged
 from rallypoint.server.core.messages.records import EventsLogged, JobForgotten, Record
 from rallypoint.server.core.model.barrier import Break, BreakReason, Ended
+from rallypoint.server.core.model.events import Emitted, EventKind, Facts
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Outcome, Phase

@@ -6,11 +6,11 @@ whole job and is for rounds that were just sealed or stopped, for loads, and for
 
 from __future__ import annotations
 
-from rallypoint.server.core.keyspace.values import BYTES_MAX, KEYS_MAX
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.barrier import BarrierKey
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.keyspace import BYTES_MAX, KEYS_MAX
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.rounds.claims import is_round_over

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from rallypoint.server.core.barriers.arrivals import receive_arrival
 from rallypoint.server.core.barriers.ends import break_barriers, expire_barriers
 from rallypoint.server.core.containment import internal_verdict
-from rallypoint.server.core.control.operations import operate
-from rallypoint.server.core.keys.drops import drop_keys
-from rallypoint.server.core.keys.writes import receive_writes
+from rallypoint.server.core.keys import drop_keys, receive_writes
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
 from rallypoint.server.core.messages.records import Record
@@ -21,6 +19,7 @@ from rallypoint.server.core.model.network import note_stall
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import LOST_MAX, RoundReason
+from rallypoint.server.core.operations import operate
 from rallypoint.server.core.rounds.desired import send_desired
 from rallypoint.server.core.rounds.drains import reason_of_leaving
 from rallypoint.server.core.rounds.progress import receive_progress

@@ -8,11 +8,11 @@ import time
 from msgspec import Struct
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.core.events.log import EVENTS_MAX, EventLog
 from rallypoint.server.core.memory.replay import JournalRecord, Memory, replay
 from rallypoint.server.core.memory.restore import restore
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
+from rallypoint.server.core.model.events import EVENTS_MAX, EventLog
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.state.deadlines import DeadlineKind

@@ -27,7 +27,6 @@ from rallypoint.server.agents.desired import desired_message
 from rallypoint.server.agents.envelopes import Envelopes
 from rallypoint.server.agents.outbox import Outbox, Outboxes
 from rallypoint.server.agents.service import AgentService
-from rallypoint.server.core.events.kinds import EventKind
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Send
@@ -39,6 +38,7 @@ from rallypoint.server.core.model.desired import (
     DesiredStop,
     Drain,
 )
+from rallypoint.server.core.model.events import EventKind
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.round import Assignment, RoundHeader, RoundReason
 from rallypoint.server.core.model.spec import Timing

@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from rallypoint.server.api.events import reading, service
-from rallypoint.server.core.events import log
+from rallypoint.server.core.model import events as log
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
 from rallypoint.v1 import event_service_pb2_grpc as events_grpc

@@ -39,7 +39,6 @@ from rallypoint.server.api.workers import to_progress
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.contract.errors import invalid_status, protocol_status, refusal_status
 from rallypoint.server.contract.mappers import to_operation
-from rallypoint.server.core.events.log import EVENTS_MAX
 from rallypoint.server.core.invariants import check_job, check_touched
 from rallypoint.server.core.memory.replay import memory_of
 from rallypoint.server.core.messages import inputs
@@ -47,6 +46,7 @@ from rallypoint.server.core.messages.effects import Effect, Notify, Refuse, Send
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.desired import DesiredRun, DesiredStop
+from rallypoint.server.core.model.events import EVENTS_MAX
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
@@ -19,6 +18,7 @@ from rallypoint.server.core.messages.records import (
 )
 from rallypoint.server.core.model.barrier import Arrival, BarrierKey, Participant, ParticipantKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.keyspace import Answer, Change, Entry, Place, Written
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.journal.codec.json_form import REDACTED, from_json, to_json
 from rallypoint.server.journal.interface import JournalUnreadable

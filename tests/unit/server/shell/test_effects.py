@@ -13,7 +13,6 @@ from rallypoint.server.api.barriers.waits import BarrierWaits
 from rallypoint.server.api.events.waits import EventWaits
 from rallypoint.server.api.jobs.watchers import Watchers
 from rallypoint.server.api.keys.waits import KeyWaits
-from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.barrier import (
     BarrierKey,
@@ -23,6 +22,7 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
 from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.keyspace import Write
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.shell.announcements import Announcements
 from rallypoint.server.shell.coordinator import CoordinatorEnded

@@ -14,7 +14,7 @@ from rallypoint.base.limits import NODES_PER_JOB_MAX, PROTOCOL_VERSION, PROTOCOL
 from rallypoint.server.access.protection import OPEN, Protection, describe
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.terms import CAPABILITIES, deadlines_message
-from rallypoint.server.core.events.log import EVENTS_MAX, EVENTS_PER_JOB_MAX
+from rallypoint.server.core.model.events import EVENTS_MAX, EVENTS_PER_JOB_MAX
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.model.spec import NOTHING_ASKED

@@ -15,9 +15,8 @@ from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import require
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import PAGE_MAX, Room, read_token
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.model.events import Event, EventKind
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State

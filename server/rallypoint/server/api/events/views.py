@@ -12,8 +12,7 @@ from rallypoint.base.printable import to_printable_line
 from rallypoint.server.contract.mappers import DEPARTURES
 from rallypoint.server.contract.round import marks_message
 from rallypoint.server.contract.times import to_timestamp
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import TEXT_MAX, Event
+from rallypoint.server.core.model.events import TEXT_MAX, Event, EventKind
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.v1 import event_service_pb2 as events_pb2

@@ -14,7 +14,8 @@ from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Source, limit_wait_ms, require
 from rallypoint.server.contract.pages import PAGE_MAX, Room
 from rallypoint.server.contract.refusals import NAMES_BYTES_MAX, status_of
-from rallypoint.server.core.keyspace.values import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.model.keyspace import (
     WRITE_BYTES_MAX,
     WRITES_MAX,
     Answer,
@@ -25,7 +26,6 @@ from rallypoint.server.core.keyspace.values import (
     Write,
     Written,
 )
-from rallypoint.server.core.messages import inputs
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 from rallypoint.v1 import scope_pb2

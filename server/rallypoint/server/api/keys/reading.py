@@ -17,11 +17,16 @@ from rallypoint.server.api.keys.messages import (
 from rallypoint.server.api.keys.waits import KeyWaits, KeyWatch
 from rallypoint.server.contract.calls import LimitExceeded
 from rallypoint.server.contract.pages import Room
-from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
-from rallypoint.server.core.keyspace.values import ANSWER_BYTES_MAX, Change, Place
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.keyspace import (
+    ANSWER_BYTES_MAX,
+    Change,
+    Keyspace,
+    Place,
+    new_keyspace,
+)
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State

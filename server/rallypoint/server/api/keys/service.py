@@ -18,7 +18,7 @@ from rallypoint.server.api.keys.messages import Get, to_get, to_page, to_watch, 
 from rallypoint.server.api.keys.reading import Cursor, Found, get_keys, list_keys
 from rallypoint.server.api.keys.waits import KeyWait, KeyWaits
 from rallypoint.server.contract.calls import CallRefused, Context, is_set_within
-from rallypoint.server.core.keys.writes import count_bytes
+from rallypoint.server.core.keys import count_bytes
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.state.state import State

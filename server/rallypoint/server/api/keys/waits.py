@@ -15,10 +15,10 @@ from msgspec import Struct, field
 from rallypoint.server.access.usage.quotas import HostQuota
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.calls import LimitExceeded
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.messages.effects import Effect, WriteAnswered
 from rallypoint.server.core.messages.refusals import Limit
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.keyspace import Answer, Change, Entry, Place
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.listeners import Listener

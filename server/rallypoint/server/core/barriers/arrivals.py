@@ -11,7 +11,6 @@ from rallypoint.server.core.barriers.ends import (
     note_due,
     release,
 )
-from rallypoint.server.core.keyspace.values import BARE_WEIGHT_MAX, TOTAL_WEIGHT_MAX
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import BarrierArrived
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
@@ -30,6 +29,7 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.keyspace import BARE_WEIGHT_MAX, TOTAL_WEIGHT_MAX
 from rallypoint.server.core.rounds.claims import check_claim
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.holding import (

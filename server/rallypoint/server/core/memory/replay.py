@@ -14,9 +14,6 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.log import EVENTS_MAX, EventLog, JobEvents
-from rallypoint.server.core.keyspace.keyspace import Keyspace, size_of, size_of_answer
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place
 from rallypoint.server.core.memory.changes import (
     begins_round,
     in_round,
@@ -51,8 +48,18 @@ from rallypoint.server.core.model.barrier import (
     Participant,
     count_arrivals,
 )
+from rallypoint.server.core.model.events import EVENTS_MAX, EventLog, JobEvents
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Gone, Job
+from rallypoint.server.core.model.keyspace import (
+    Answer,
+    Change,
+    Entry,
+    Keyspace,
+    Place,
+    size_of,
+    size_of_answer,
+)
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State, apply_keys, remember_gone

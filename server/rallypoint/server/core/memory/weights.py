@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.keyspace.keyspace import size_of, size_of_answer
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import BarrierArrived, EventsLogged, KeysWritten
+from rallypoint.server.core.model.keyspace import size_of, size_of_answer
 from rallypoint.server.core.state.holding import size_of_opening
 
 EVENT_BYTES = 512

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.barrier import BarrierKey, Ended
 from rallypoint.server.core.model.desired import Desired
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.keyspace import Answer, Change
 from rallypoint.server.core.model.round import Notice
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.server.core.keyspace.values import Write
 from rallypoint.server.core.model.barrier import BarrierKey, Expected, Participant
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
+from rallypoint.server.core.model.keyspace import Write
 from rallypoint.server.core.model.node import HeldRound, Identity, KnownAddresses
 from rallypoint.server.core.model.round import Milestone
 from rallypoint.server.core.model.spec import JobSpec

@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from rallypoint.server.core.events.log import Event
-from rallypoint.server.core.keyspace.values import Answer, Change
 from rallypoint.server.core.model.barrier import (
     Arrival,
     BarrierKey,
@@ -15,8 +13,10 @@ from rallypoint.server.core.model.barrier import (
     Expected,
     Participant,
 )
+from rallypoint.server.core.model.events import Event
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Gone, Job
+from rallypoint.server.core.model.keyspace import Answer, Change
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.round import Round
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rallypoint.server.core.events.log import Emitted, Facts
 from rallypoint.server.core.messages.effects import Effect, JobChanged
 from rallypoint.server.core.messages.records import EventsLogged, Record
 from rallypoint.server.core.model.barrier import Arrival, Barrier, BarrierKey, Participant
+from rallypoint.server.core.model.events import Emitted, Facts
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.job import Gone, Job
 from rallypoint.server.core.model.network import NetworkSuspicion

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from rallypoint.server.core.events.log import EventLog
-from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.messages.records import EventsLogged, KeysDropped, KeysWritten
 from rallypoint.server.core.model.barrier import (
     Arrival,
@@ -16,8 +14,10 @@ from rallypoint.server.core.model.barrier import (
     Participant,
     count_arrivals,
 )
+from rallypoint.server.core.model.events import EventLog
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import FORGOTTEN_MAX, Gone, Job
+from rallypoint.server.core.model.keyspace import Keyspace, new_keyspace
 from rallypoint.server.core.model.network import NetworkSuspicion
 from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from rallypoint.server.core.events.log import Event, EventLog, JobEvents
 from rallypoint.server.core.memory.replay import Memory, replay, snapshot
 from rallypoint.server.core.model.barrier import BarrierKey
+from rallypoint.server.core.model.events import Event, EventLog, JobEvents
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents

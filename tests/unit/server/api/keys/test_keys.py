@@ -15,14 +15,14 @@ from rallypoint.server.api.keys.service import SMALL_BYTES
 from rallypoint.server.api.keys.waits import KeyWatch
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.calls import LimitExceeded
-from rallypoint.server.core.keys.writes import count_bytes
-from rallypoint.server.core.keyspace import keyspace
-from rallypoint.server.core.keyspace.values import Place, Write
+from rallypoint.server.core.keys import count_bytes
 from rallypoint.server.core.memory.weights import weight_of
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.inputs import Claim, WriteKeys
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.server.core.model import keyspace
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.keyspace import Place, Write
 from rallypoint.server.core.state.state import State
 from rallypoint.server.journal import compaction
 from rallypoint.v1 import error_details_pb2 as details_pb2
@@ -185,7 +185,7 @@ async def test_what_is_wrong_with_a_request_is_named() -> None:
 
 async def test_limits_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit has a name and a value."""
-    monkeypatch.setattr("rallypoint.server.core.keys.writes.KEYS_MAX", 1)
+    monkeypatch.setattr("rallypoint.server.core.keys.KEYS_MAX", 1)
     async with worker() as at:
         await at.put("a")
         code, _, detail = await failure(at.put("b"))

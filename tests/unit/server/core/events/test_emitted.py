@@ -11,12 +11,11 @@ from msgspec.structs import replace
 import rallypoint.server.core as core
 from rallypoint.server.api.events.views import ARMS, LINES, event_message
 from rallypoint.server.api.events.views import KINDS as NUMBERS
-from rallypoint.server.core.events.kinds import KINDS, EventKind
-from rallypoint.server.core.events.log import Event
 from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
 from rallypoint.server.core.memory.weights import weight_of
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EventsLogged
+from rallypoint.server.core.model.events import KINDS, Event, EventKind
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.v1 import event_service_pb2 as events_pb2

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from rallypoint.server.core.events import log as module
-from rallypoint.server.core.events.log import Emitted, Event, EventLog
+from rallypoint.server.core.model import events as module
+from rallypoint.server.core.model.events import Emitted, Event, EventLog
 from rallypoint.server.core.model.ids import JobId
 
 A, B, C = JobId("a"), JobId("b"), JobId("c")

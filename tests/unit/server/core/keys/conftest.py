@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core.keyspace import keyspace
+from rallypoint.server.core.model import keyspace
 
 
 @pytest.fixture(autouse=True)

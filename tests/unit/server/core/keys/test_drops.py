@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.keyspace.values import Place
 from rallypoint.server.core.messages.records import KeysDropped
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model.keyspace import Place
 from support.core.fake_agents import JOB
 from support.core.keys import Sharing, sharing
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from rallypoint.server.core.keyspace import keyspace, values
-from rallypoint.server.core.keyspace.values import Answer, Condition, Entry, Place, Write
 from rallypoint.server.core.messages.effects import WriteAnswered
 from rallypoint.server.core.messages.refusals import RefusalKind
+from rallypoint.server.core.model import keyspace
+from rallypoint.server.core.model.keyspace import Answer, Condition, Entry, Place, Write
 from support.core.keys import Sharing, sharing
 
 
 def test_every_change_has_the_next_revision() -> None:
     """A key knows when it was created, when it was changed, and how often."""
     at = sharing()
-    assert at.put("a", b"1") == Answer(1, (values.Written(1),))
+    assert at.put("a", b"1") == Answer(1, (keyspace.Written(1),))
     at.put("b", b"2")
     at.put("a", b"3")
     entries = {place.key: entry for place, entry in at.space.entries.items()}
@@ -40,7 +40,7 @@ def test_deleted_key_is_gone_and_begins_again() -> None:
 def test_deleting_what_does_not_exist_changes_nothing() -> None:
     """It is no change, and it is no error."""
     at = sharing()
-    assert at.write(Write("a"), request_id="") == Answer(0, (values.Written(),))
+    assert at.write(Write("a"), request_id="") == Answer(0, (keyspace.Written(),))
     assert at.bench.state.keys == {}
 
 
@@ -74,12 +74,12 @@ def test_append_that_is_sent_again_counts_once() -> None:
 def test_append_makes_no_value_too_long() -> None:
     """At the limit it counts; beyond it, none of the writes of the request does."""
     at = sharing()
-    at.put("log", b"x" * (values.VALUE_BYTES_MAX - 1))
+    at.put("log", b"x" * (keyspace.VALUE_BYTES_MAX - 1))
     beyond = at.write(Write("log", suffix=b"y"), Write("log", suffix=b"z"))
     assert beyond is RefusalKind.LIMIT_REACHED
-    assert len(at.value("log") or b"") == values.VALUE_BYTES_MAX - 1
+    assert len(at.value("log") or b"") == keyspace.VALUE_BYTES_MAX - 1
     assert isinstance(at.write(Write("log", suffix=b"y")), Answer)
-    assert len(at.value("log") or b"") == values.VALUE_BYTES_MAX
+    assert len(at.value("log") or b"") == keyspace.VALUE_BYTES_MAX
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"1.5", b" 1", b"1\n", b"0x1", b"9" * 20])
@@ -94,10 +94,10 @@ def test_what_is_no_number_is_not_added_to(value: bytes) -> None:
 def test_sum_fits_into_64_bits() -> None:
     """Other languages cannot hold more."""
     at = sharing()
-    at.put("n", b"%d" % (values.NUMBER_MAX - 1))
-    assert at.add("n", 1) == values.NUMBER_MAX
+    at.put("n", b"%d" % (keyspace.NUMBER_MAX - 1))
+    assert at.add("n", 1) == keyspace.NUMBER_MAX
     assert at.add("n", 1) is RefusalKind.SUM_TOO_LARGE
-    assert at.add("low", -values.NUMBER_MAX) == -values.NUMBER_MAX
+    assert at.add("low", -keyspace.NUMBER_MAX) == -keyspace.NUMBER_MAX
     assert at.add("low", -1) is RefusalKind.SUM_TOO_LARGE
 
 
@@ -120,10 +120,10 @@ def test_comparison_that_fails_says_what_there_is() -> None:
     at.put("a", b"1")
     failed = at.write(Write("a", value=b"2", expected=Condition(b"x")))
     assert isinstance(failed, Answer)
-    assert failed.results == (values.Written(entry=Entry(b"1", 1, 1, 1)),)
+    assert failed.results == (keyspace.Written(entry=Entry(b"1", 1, 1, 1)),)
     held = at.write(Write("a", value=b"2", expected=Condition(b"1")))
     assert isinstance(held, Answer)
-    assert held.results == (values.Written(2, entry=Entry(b"2", 1, 2, 2)),)
+    assert held.results == (keyspace.Written(2, entry=Entry(b"2", 1, 2, 2)),)
 
 
 def test_key_is_deleted_only_if_it_is_as_expected() -> None:
@@ -131,10 +131,10 @@ def test_key_is_deleted_only_if_it_is_as_expected() -> None:
     at = sharing()
     at.put("item", b"1")
     assert at.write(Write("item", expected=Condition(modified=9))) == Answer(
-        1, (values.Written(entry=Entry(b"1", 1, 1, 1)),)
+        1, (keyspace.Written(entry=Entry(b"1", 1, 1, 1)),)
     )
     assert at.write(Write("item", expected=Condition(modified=1))) == Answer(
-        2, (values.Written(2),)
+        2, (keyspace.Written(2),)
     )
 
 
@@ -283,8 +283,8 @@ def test_request_of_an_earlier_coordinator_is_refused() -> None:
 
 def test_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By number and bytes; what makes room is never refused."""
-    monkeypatch.setattr("rallypoint.server.core.keys.writes.KEYS_MAX", 2)
-    monkeypatch.setattr("rallypoint.server.core.keys.writes.BYTES_MAX", 10)
+    monkeypatch.setattr("rallypoint.server.core.keys.KEYS_MAX", 2)
+    monkeypatch.setattr("rallypoint.server.core.keys.BYTES_MAX", 10)
     at = sharing()
     at.put("a", b"1")
     at.put("b", b"1")
@@ -298,7 +298,7 @@ def test_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a failed comparison found is part of its answer. Nothing has changed then."""
-    monkeypatch.setattr("rallypoint.server.core.keys.writes.ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr("rallypoint.server.core.keys.ANSWER_BYTES_MAX", 10)
     at = sharing()
     at.put("a", b"123456")
     failing = Write("a", value=b"", expected=Condition(b""))
@@ -309,7 +309,7 @@ def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_of_all_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """New keys and larger values are refused; those that there are can change."""
-    monkeypatch.setattr("rallypoint.server.core.keys.writes.TOTAL_WEIGHT_MAX", 600)
+    monkeypatch.setattr("rallypoint.server.core.keys.TOTAL_WEIGHT_MAX", 600)
     at = sharing()
     at.put("a", b"1", request_id="")
     assert at.bench.state.holding.keys == at.space.weight > 600

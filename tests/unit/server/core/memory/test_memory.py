@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.core.keyspace.values import Answer
 from rallypoint.server.core.memory import restore as restoring
 from rallypoint.server.core.memory.replay import memory_of, replay, snapshot
 from rallypoint.server.core.memory.restore import Restored, restore
@@ -13,6 +12,7 @@ from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import EpochRaised, JobChanges, JobNoted
 from rallypoint.server.core.messages.refusals import RefusalKind
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.keyspace import Answer
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.model.spec import JobSpec, Timing

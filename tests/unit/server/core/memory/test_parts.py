@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import EVENTS_PER_JOB_MAX, Event, EventLog
-from rallypoint.server.core.keyspace.keyspace import Keyspace, new_keyspace
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
 from rallypoint.server.core.memory.parts import EVENTS_PER_PART, PART_BYTES, cut
 from rallypoint.server.core.memory.replay import KeysRestored, Memory, replay, snapshot
 from rallypoint.server.core.messages.records import EventsLogged
+from rallypoint.server.core.model.events import EVENTS_PER_JOB_MAX, Event, EventKind, EventLog
 from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.keyspace import (
+    Answer,
+    Change,
+    Entry,
+    Keyspace,
+    Place,
+    Written,
+    new_keyspace,
+)
 from rallypoint.server.journal.codec.batches import encode_record
 
 EPOCH, JOB = 5, JobId("train")

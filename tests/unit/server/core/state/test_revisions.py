@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.server.core.control.operations import operate
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.operations import operate
 from rallypoint.server.core.state import revisions
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.revisions import PER_EPOCH, Revisions

@@ -9,9 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from rallypoint.server.contract.node import show_session
-from rallypoint.server.core.events.kinds import EventKind
-from rallypoint.server.core.events.log import Event
-from rallypoint.server.core.keyspace.values import Answer, Change, Entry, Place, Written
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.records import (
     BarrierArrived,
@@ -31,7 +28,9 @@ from rallypoint.server.core.model.barrier import (
     Participant,
     ParticipantKind,
 )
+from rallypoint.server.core.model.events import Event, EventKind
 from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.keyspace import Answer, Change, Entry, Place, Written
 from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.show import describe_records

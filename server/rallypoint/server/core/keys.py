@@ -1,16 +1,20 @@
-"""A worker changes keys: all of its writes in one step, or none."""
+"""Workers change keys, and keys are dropped with what they belong to.
+
+All writes of a request are made in one step, or none. Like barriers, `drop_keys` looks at a job's
+facts after every step that touched it. It does not matter which input ended a round or a run.
+"""
 
 from __future__ import annotations
 
 import re
 
-from rallypoint.server.core.keyspace.keyspace import (
-    Keyspace,
-    new_keyspace,
-    size_of,
-    size_of_answer,
-)
-from rallypoint.server.core.keyspace.values import (
+from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.effects import WriteAnswered
+from rallypoint.server.core.messages.records import KeysDropped, KeysWritten
+from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
+from rallypoint.server.core.model.ids import JobId
+from rallypoint.server.core.model.job import Job
+from rallypoint.server.core.model.keyspace import (
     ANSWER_BYTES_MAX,
     BYTES_MAX,
     KEYS_MAX,
@@ -20,16 +24,16 @@ from rallypoint.server.core.keyspace.values import (
     Answer,
     Change,
     Entry,
+    Keyspace,
     Place,
     Write,
     Written,
+    new_keyspace,
+    size_of,
+    size_of_answer,
 )
-from rallypoint.server.core.messages import inputs
-from rallypoint.server.core.messages.effects import WriteAnswered
-from rallypoint.server.core.messages.records import KeysWritten
-from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
-from rallypoint.server.core.model.job import Job
-from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.rounds.claims import check_claim, is_round_over
 from rallypoint.server.core.state.draft import Draft
 
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
@@ -201,3 +205,15 @@ class _Writing:
         if grown > 0 and self._space.bytes + grown > BYTES_MAX:
             return limit_reached(Limit.KEY_BYTES, BYTES_MAX)
         return None
+
+
+def drop_keys(draft: Draft, job_id: JobId) -> None:
+    """Drop the keys of a round or run that is over."""
+    space = draft.state.keys.get(job_id)
+    if space is None:
+        return
+    job = draft.job(job_id)
+    if job is None or job.phase is Phase.CLOSED or job.run != space.run:
+        draft.change_keys(KeysDropped(job_id, space.run))
+    elif is_round_over(job, space.round):
+        draft.change_keys(KeysDropped(job_id, space.run, space.round))

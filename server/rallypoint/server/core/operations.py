@@ -6,12 +6,15 @@ where its goal is reached already. A run or round in the request guards against 
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+import msgspec
 from msgspec.structs import replace
 
-from rallypoint.server.core.control.requests import check_id, note_done, was_done
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
-from rallypoint.server.core.model.job import JOBS_MAX, Job
+from rallypoint.server.core.model.job import JOBS_MAX, OPERATIONS_MAX, Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Round, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
@@ -233,3 +236,45 @@ def _ended(job: Job) -> Refusal:
     assert job.outcome is not None
     facts = (("job_id", job.job_id), ("run", job.run), ("outcome", job.outcome.value))
     return Refusal(RefusalKind.JOB_ENDED, facts)
+
+
+def was_done(draft: Draft, operation: Operation) -> bool:
+    """Return whether an earlier attempt of this request was carried out.
+
+    What was done to a job that is gone matters to an attempt to create or delete it: there is
+    nothing to do again. Any other attempt has nothing left to act on.
+    """
+    return bool(operation.request_id) and _key_of(operation) in _known(draft, operation)
+
+
+def check_id(draft: Draft, operation: Operation) -> Refusal | None:
+    """Refuse a request whose id belongs to another one: it would be taken for a repetition."""
+    ids = {key.partition(" ")[0] for key in _known(draft, operation)}
+    if not operation.request_id or operation.request_id not in ids:
+        return None
+    return Refusal(RefusalKind.REQUEST_ID_REUSED, (("request_id", operation.request_id),))
+
+
+def _known(draft: Draft, operation: Operation) -> tuple[str, ...]:
+    job = draft.job(operation.job_id)
+    if job is not None:
+        return job.operations
+    if isinstance(operation, CreateJob | DeleteJob):
+        return draft.gone(operation.job_id).operations
+    return ()
+
+
+def _key_of(operation: Operation) -> str:
+    """Return what is remembered of a request: its id, which has no spaces, and a digest of it."""
+    fields = msgspec.to_builtins(replace(operation, request_id=""), order="deterministic")
+    content = type(operation).__name__.encode() + msgspec.json.encode(fields)
+    return f"{operation.request_id} {sha256(content).hexdigest()[:16]}"
+
+
+def note_done(draft: Draft, operation: Operation) -> None:
+    """Remember the request; the oldest one is forgotten beyond the limit."""
+    job = draft.job(operation.job_id)
+    if job is None or not operation.request_id:
+        return
+    key = _key_of(operation)
+    draft.put_job(replace(job, operations=(*job.operations, key)[-OPERATIONS_MAX:]))

@@ -1,1 +1,0 @@
-"""What operators do with jobs and nodes: create, cancel, restart, update, delete; drain, cordon."""

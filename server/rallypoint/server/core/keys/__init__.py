@@ -1,1 +1,0 @@
-"""Key-value: what workers write, and when it is dropped."""

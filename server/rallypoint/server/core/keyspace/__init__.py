@@ -1,1 +1,0 @@
-"""The keys and values of a run: what they are, and how a change is applied."""
