@@ -228,20 +228,3 @@ def test_revoked_token_ends_sessions(site: Guarded) -> None:
     assert agent.wait() == 0
     ended = [one for one in site.command.events("audit") if one.get("effect") == "stream_ended"]
     assert [one["outcome"] for one in ended] == ["ACCESS_TOKEN_INVALID"] * 2
-
-
-@pytest.mark.long
-def test_agent_that_is_refused_keeps_its_workers(site: Guarded) -> None:
-    """It says so, tries again, and returns when its token counts again."""
-    agent = site.world.agent("n", *site.flags())
-    (worker,) = site.world.mailbox.workers(1)
-    site.let_in((NEW_AGENT,), (OPERATOR,))
-    site.restart()
-    event = agent.wait_event("access_refused", why="the coordinator refused: the access token")
-    site.write_token("node", NEW_AGENT)
-    agent.wait_event("coordinator_reached_again")
-    worker.tell("exit", "0")
-
-    assert "workers keep running" in event["then"]
-    assert agent.wait() == 0
-    assert site.world.mailbox.workers(1) == [worker]

@@ -122,32 +122,3 @@ def test_renewed_certificate_is_shown_to_new_connections(
     node.replace_with(authority.issue("node"))
     agents.append(start(world, "b", *files(authority, node)))
     finish(world, agents)
-
-
-def test_host_without_a_certificate_says_what_is_missing(
-    world: World, authority: Authority
-) -> None:
-    """One line and 2, instead of a wait for a coordinator that no one starts."""
-    agent = start(world, "a", f"--tls-ca={authority.ca}")
-
-    assert agent.wait() == 2
-    (line,) = agent.said()
-    assert "this node hosts the coordinator, and has no certificate" in line
-    assert "give --tls-cert and --tls-key" in line
-    assert world.left() == []
-
-
-def test_certificate_for_another_host(world: World, authority: Authority) -> None:
-    """One line with the names that it has; the flag that it names helps."""
-    head, node = authority.issue("head", ["head.example"]), authority.issue("node")
-    agent = start(world, "a", *files(authority, head))
-
-    assert agent.wait() == 2
-    (line,) = agent.said()
-    assert f"{head.cert} is for head.example, not for {HOST}" in line
-    assert "--tls-server-name" in line
-    assert f"rallypoint certs issue NAME --host {HOST}" in line
-    name = "--tls-server-name=head.example"
-    agents = [start(world, "a", name, *files(authority, head))]
-    agents.append(start(world, "b", "--rdzv-conf=is_host=0", name, *files(authority, node)))
-    finish(world, agents)

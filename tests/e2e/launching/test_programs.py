@@ -48,22 +48,3 @@ def test_other_program_is_refused_in_one_line(world: World, alice: Command) -> N
     )
     assert alice.is_running()
     assert world.mailbox.started() == []
-
-
-def test_other_arguments_join_with_a_warning(world: World, alice: Command) -> None:
-    """The newcomer's log names the other node, and the job shows both command lines."""
-    script = copy_of(world.folder / "b", "alice.py")
-    env = {"LOGNAME": "bob"}
-    other = world.agent("b", nnodes="2", script=[script, "--lr", "9"], env=env)
-    other.wait_event("other_arguments_found")
-    job = world.jobs.get(world.job_id)
-
-    (warning,) = other.events("other_arguments_found")
-    assert (warning["level"], warning["other_node"]) == ("warning", "a")
-    shown = [
-        (command.command_line.partition(" ")[2], list(command.node_names), command.node_count)
-        for command in job.commands
-    ]
-    assert shown == [("--lr 0.1", ["a"], 1), ("--lr 9", ["b"], 1)]
-    assert ("bob", 2) == (job.commands[1].user, job.command_count)
-    end(world, alice, other)

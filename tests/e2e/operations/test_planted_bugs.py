@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from support.processes.commands import Command
-from support.processes.world import NEW, World
+from support.processes.world import World
 
 RUN = "from rallypoint.cli.main import {command}; {command}()"
 FULL_DISK = """
@@ -59,25 +59,3 @@ def test_standalone_job_ends_by_a_bug_in_its_step(world: World) -> None:
     incident = agent.wait_event("step_failed")["incident"]
     assert f"incident {incident}" in agent.stderr()
     assert world.left() == []
-
-
-def test_bug_in_one_job_leaves_the_others_alone(world: World) -> None:
-    """The coordinator serves on: another job's agent fails, restarts and succeeds."""
-    port = world.ports.reserve()
-    argv = ("--host=127.0.0.1", f"--port={port}", *NEW)
-    coordinator = start(world, "coordinator", BAD_EXITS, "coordinator", *argv)
-    world.target = f"127.0.0.1:{port}"
-    bad = world.agent("a", "--max-restarts=1", "--job-id=bad")
-    (victim,) = world.mailbox.workers(1)
-    victim.tell("exit", "3")
-    assert bad.wait(limit_s=30) == 1
-
-    good = world.agent("b", "--max-restarts=1")
-    (worker,) = [one for one in world.mailbox.workers(2) if one.pid != victim.pid]
-    worker.tell("exit", "3")
-    (again,) = world.mailbox.workers(1, round=2)
-    again.tell("exit", "0")
-
-    assert good.wait(limit_s=30) == 0
-    assert 1 == len(coordinator.events("step_failed"))
-    assert "private text" not in bad.stderr()

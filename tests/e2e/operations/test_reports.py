@@ -101,21 +101,6 @@ def test_every_agent_tells_its_scheduler_the_same(world: World) -> None:
     assert read_by_torch.stdout == f"out of apples, {told[0]['message']['extraInfo']['timestamp']}"
 
 
-@pytest.mark.parametrize("path", ["nowhere/mine.json", "."])
-def test_unwritable_error_file_is_a_line_in_the_log(world: World, path: str) -> None:
-    """An error file that cannot be written is logged; the report is complete."""
-    env = {"TORCHELASTIC_ERROR_FILE": str(world.folder / path)}
-    agent = world.agent("a", env=env)
-    (worker,) = world.mailbox.workers(1)
-    worker.tell("exit", "3")
-
-    assert agent.wait() == 1
-    (event,) = agent.events("error_file_not_written")
-    assert event["path"] == env["TORCHELASTIC_ERROR_FILE"]
-    assert "Traceback" not in agent.stderr()
-    assert f"  exitcode  : 3 (pid: {worker.pid})" in agent.said()
-
-
 def test_scheduler_is_told_why_an_agent_ends(world: World) -> None:
     """An agent that ends for its own reason writes that to the same file."""
     mine = world.folder / "mine.json"
@@ -243,15 +228,3 @@ def shape(event: dict[str, Any]) -> list[object]:
     more = json.loads(metadata["metadata"])
     lists = [name for name, value in more.items() if isinstance(value, list)]
     return [list(event), list(metadata), sorted(more), sorted(lists)]
-
-
-def test_unknown_event_handler_is_refused(world: World) -> None:
-    """One line that names the choices, and exit code 2."""
-    done = world.run(*world.standalone("--event-log-handler=scuba"))
-
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line == (
-        "node-agent: error: --event-log-handler scuba: not installed; "
-        "known: console, dynamic_rendezvous, null"
-    )

@@ -57,15 +57,6 @@ def test_a_job_is_read_from_a_shell(world: World) -> None:
     assert [kind for kind in ("round sealed", "run closed") if kind not in events] == []
 
 
-def test_missing_job_is_not_found(world: World) -> None:
-    """Exit code 3 for each command; events of it are not followed, either."""
-    for command in ("status", "explain", "verdict", "events", "events -f"):
-        name, *flags = command.split()
-        ended = run(world, name, "no-such-job", *flags)
-        assert (ended.returncode, ended.stdout) == (3, "")
-        assert ended.stderr.startswith(f"rallypoint {name}: error: there is no job 'no-such-job'; ")
-
-
 @pytest.mark.long
 def test_events_are_followed(world: World) -> None:
     """Those that are kept come first, then each new one, until Ctrl-C; exit code 130."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.etcd.cluster import Cluster
-from support.etcd.coordinators import Coordinators, until
+from support.etcd.coordinators import Coordinators
 from support.processes.commands import COORDINATOR
 from support.processes.feed import LIMIT_S
 from support.processes.world import World
@@ -30,22 +30,6 @@ def test_file_that_cannot_be_read(world: World, tmp_path: Path) -> None:
     flags = (f"--state={NOWHERE}?ca={tmp_path}/none", "--advertise=h", "--port=0")
 
     assert f"cannot read {tmp_path}/none" in refused(world, 1, *flags)
-
-
-def test_stores_that_do_not_fit(world: World, on_one: Coordinators, etcd: Cluster) -> None:
-    """Another number of shards is a mistake; a store of a newer version cannot be read."""
-    here = ("--host=127.0.0.1", "--port=0", f"--state={on_one.place}")
-    seat = on_one.start("--shards=4")
-    until(lambda: len(seat.owned()) == 4)
-    assert "has 4 shards for ever" in refused(world, 2, *here, "--shards=8")
-    taken = f"--port={seat.address.rpartition(':')[2]}"
-    assert "the port is in use" in refused(world, 2, *here, taken)
-    seat.command.signal(signal.SIGTERM)
-    assert 0 == seat.command.wait()
-
-    prefix = "/" + on_one.place.rpartition("/")[2]
-    etcd.control("put", f"{prefix}/format", "99")
-    assert "upgrade this coordinator" in refused(world, 1, *here)
 
 
 def test_end_before_etcd_was_reached(world: World) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.preload.room import MODULE, Room, is_forked, parent_of
-from support.processes.world import OBEDIENT, World
+from support.processes.world import World
 
 WAITING = """
 import time
@@ -60,14 +60,6 @@ def test_round_that_ends_meanwhile_starts_no_worker(world: World) -> None:
     assert all(is_forked(worker.pid) for worker in workers)
 
 
-def test_arguments_are_those_of_a_cold_worker(world: World) -> None:
-    """They follow the script, with the local rank in place."""
-    room = Room(world, script=(OBEDIENT, "--rank=${local_rank}", "x y"))
-    workers = room.begin_forked_round()
-
-    assert [worker.argv for worker in workers] == [("--rank=0", "x y"), ("--rank=1", "x y")]
-
-
 @pytest.mark.parametrize("deed", ["exit", "raise", "record", "kill"])
 def test_failure_of_a_forked_worker_is_reported_like_any_other(world: World, deed: str) -> None:
     """Exit code, signal, traceback and error file reach the verdict."""
@@ -89,18 +81,6 @@ def test_failure_of_a_forked_worker_is_reported_like_any_other(world: World, dee
             expected = signal.SIGKILL.name
 
     room.agent.wait_event("round_stopped", why=expected)
-
-
-def test_output_of_a_forked_worker_goes_where_it_should(world: World) -> None:
-    """What the imports have printed comes first, then what the worker prints."""
-    room = Room(world, nproc=1, text="print('imported once')\n")
-    (worker,) = room.begin_forked_round()
-    worker.tell("print", "printed by the worker")
-    room.agent.wait_stdout("printed by the worker")
-
-    lines = room.agent.stdout().splitlines()
-    at = lines.index("printed by the worker")
-    assert lines[at - 1] == "imported once"
 
 
 def test_next_rounds_are_forked_from_the_same_process(world: World) -> None:

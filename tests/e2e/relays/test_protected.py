@@ -9,7 +9,7 @@ import pytest
 
 from rallypoint.client import Client
 from support.access.guarded import Guarded, guarded
-from support.access.protected import HOST, OPERATOR, OTHER_AGENT, WRONG
+from support.access.protected import HOST
 from support.processes.world import WORKERS
 from support.relays.running import start_relay
 
@@ -50,20 +50,3 @@ def test_job_runs_with_certificates_and_tokens(site: Guarded) -> None:
     relay, *named = [line["peer"] for line in joined]
     assert {relay} == {peer.partition(" via ")[2] for peer in named}
     assert 2 == len(set(named))
-
-
-@pytest.mark.parametrize(
-    ("token", "text"), [(WRONG, "token"), (OPERATOR, "role"), (OTHER_AGENT, "job")]
-)
-def test_stranger_is_refused_alone(site: Guarded, token: str, text: str) -> None:
-    """By its own token, not by that of the relay; its neighbour takes part."""
-    guest = site.world.agent("x", *site.flags())
-    (worker,) = site.world.mailbox.workers(1)
-    site.write_token("node", token)
-    stranger = site.world.agent("y", *site.flags(), "--job-id=mine")
-    code = stranger.wait()
-
-    assert 77 == code, stranger.stderr()
-    assert any(text in line for line in stranger.said())
-    worker.tell("exit", "0")
-    assert 0 == guest.wait()

@@ -84,44 +84,6 @@ def test_killed_relay_is_replaced_at_its_port(world: World, jobs: Jobs) -> None:
     finish(world, agents, workers)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_agents_move_to_the_next_relay(world: World, jobs: Jobs, signum: signal.Signals) -> None:
-    """The first relay ends while a round runs; the second one carries its agents at once."""
-    coordinator = world.target
-    (first, one), (_, other) = start_relay(world, coordinator), start_relay(world, coordinator)
-    direct(world, f"{one},{other},{coordinator}")
-    agents, workers = begin(world)
-    before = jobs.wait(world.job_id, lambda job: is_started(job, 1))
-    first.signal(signum)
-    found = [agent.wait_event("coordinator_reached_again") for agent in agents]
-    after = jobs.wait(world.job_id, is_back)
-
-    assert [other] * 2 == [event["coordinator"] for event in found]
-    assert before.round.header == after.round.header
-    assert pids(before) == pids(after)
-    world.jobs.channel.close()
-    world.jobs = Jobs(other)
-    finish(world, agents, workers)
-
-
-def test_agent_that_dies_is_lost_soon(world: World, jobs: Jobs) -> None:
-    """The relay says so at once: a spare takes its place without waiting for a lease."""
-    _, address = start_relay(world, world.target)
-    direct(world, address)
-    flags = ("--max-restarts=3", "--lease=60")
-    agents = [world.agent(name, *flags, nnodes="2") for name in ("a", "b")]
-    world.mailbox.workers(2)
-    spare = world.agent("c", *flags, nnodes="2")
-    jobs.wait(world.job_id, lambda job: len(job.nodes) == 3)
-    agents[1].signal(signal.SIGKILL)
-    again = world.mailbox.workers(2, round=2)
-
-    assert ["a", "c"] == [worker.node for worker in again]
-    for worker in again:
-        worker.tell("exit", "0")
-    assert [0, 0] == [agents[0].wait(), spare.wait()]
-
-
 def test_frozen_relay_costs_no_node(world: World, jobs: Jobs) -> None:
     """It stands still, and so do its connections: its agents find another way in time."""
     coordinator = world.target
