@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -101,7 +100,7 @@ async def job(workers: int, *, nodes: int = 1) -> AsyncIterator[tuple[Workers, S
         workers: of the job; the second node has one of them: that of the highest rank.
         nodes: 1 or 2.
     """
-    async with server(*coordinator(script="lifted.py")) as one:
+    async with server(*coordinator(kind="lifted")) as one:
         runs = Gathering(nodes)
         agents = [
             SimulatedAgent(number, nodes, runs.one, job_id=JOB, workers=count)
@@ -154,45 +153,34 @@ async def node_vanishes(one: Workers) -> None:
     one.lives[1].cancel()
 
 
-async def is_lost(how: Break, one: Workers, count: int) -> tuple[float, list[Failure]]:
-    """Lose the last worker while the others wait; return when, and how their calls ended."""
+async def is_lost(how: Break, one: Workers, count: int) -> float:
+    """Lose the last worker while the others wait; return how long until all know, in seconds."""
     calls = [one.arrive(rank, 0) for rank in range(count - 1)]
     await one.await_arrivals(count - 1)
     began_s = time.perf_counter()
     await how(one)
-    ends = await _failures_of(calls)
-    assert all(list(end.broken.lost.ranks) == [count - 1] for end in ends)
-    return began_s, ends
+    ends = await asyncio.gather(*(_break_of(call) for call in calls))
+    assert all(list(broken.lost.ranks) == [count - 1] for _, broken in ends)
+    return max(end_s for end_s, _ in ends) - began_s
 
 
-async def is_missing(one: Workers, count: int) -> tuple[float, list[Failure]]:
-    """Wait for a worker that does not come; return the deadline, and how it ended."""
+async def is_missing(one: Workers, count: int) -> float:
+    """Let the last worker not come; return how long after the deadline all know, in seconds."""
     began_s = time.perf_counter()
     calls = [one.arrive(rank, 0, timeout_s=DEADLINE_S) for rank in range(count - 1)]
-    ends = await _failures_of(calls)
-    assert all(list(end.broken.missing.ranks) == [count - 1] for end in ends)
-    return began_s + DEADLINE_S, ends
+    ends = await asyncio.gather(*(_break_of(call) for call in calls))
+    assert all(list(broken.missing.ranks) == [count - 1] for _, broken in ends)
+    return max(end_s for end_s, _ in ends) - began_s - DEADLINE_S
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How the call of a worker ended."""
-
-    end_s: float
-    broken: details_pb2.BarrierBroken
-
-
-async def _failures_of(calls: list[Any]) -> list[Failure]:
-    return list(await asyncio.gather(*(_failure_of(call) for call in calls)))
-
-
-async def _failure_of(call: Any) -> Failure:
+async def _break_of(call: Any) -> tuple[float, details_pb2.BarrierBroken]:
+    """Return when the call of a worker has ended, and how the barrier broke."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
         broken = unpack_detail(error.trailing_metadata())
         assert isinstance(broken, details_pb2.BarrierBroken), error.details()
-        return Failure(time.perf_counter(), broken)
+        return time.perf_counter(), broken
     raise AssertionError("the barrier was passed")
 
 
@@ -210,8 +198,8 @@ async def breaks(how: Break | None, count: int, repeats: int) -> list[float]:
     took_ms: list[float] = []
     for _ in range(repeats):
         async with job(count, nodes=2) as (one, _pid):
-            since_s, ends = await (is_lost(how, one, count) if how else is_missing(one, count))
-            took_ms.append((max(end.end_s for end in ends) - since_s) * 1000)
+            took_s = await (is_lost(how, one, count) if how else is_missing(one, count))
+            took_ms.append(took_s * 1000)
     return took_ms
 
 

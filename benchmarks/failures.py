@@ -18,9 +18,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -46,26 +45,20 @@ class Event(StrEnum):
         return f"{self}: SIGTERM at all others", f"{self}: all started again"
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The results of one launcher with so many agents."""
+def add(results: Results, row: str, event: Event, happened_ns: int, after: Aftermath) -> None:
+    """Add one repeat."""
+    for column, at_ns in zip(event.columns, (after.terms[-1], after.starts[-1]), strict=True):
+        results.add(TABLE, row, column, "ms", (at_ns - happened_ns) / 1e6)
 
-    results: Results
-    launcher: str
-    agents: int
 
-    def add(self, event: Event, happened_ns: int, after: Aftermath) -> None:
-        """Take one repeat."""
-        row = f"{self.agents} agents: {self.launcher}"
-        for column, at_ns in zip(event.columns, (after.terms[-1], after.starts[-1]), strict=True):
-            self.results.add(TABLE, row, column, "ms", (at_ns - happened_ns) / 1e6)
+Add = Callable[[Event, int, Aftermath], None]
 
 
 class Harm:
     """Injects one kind of failure after the other into a fleet, and repairs it."""
 
-    def __init__(self, fleet: Fleet, series: Series, chance: random.Random) -> None:
-        self.fleet, self.series, self.chance = fleet, series, chance
+    def __init__(self, fleet: Fleet, add: Add, chance: random.Random) -> None:
+        self.fleet, self.add, self.chance = fleet, add, chance
 
     def settle(self) -> None:
         time.sleep(self.chance.uniform(*SETTLE_S))
@@ -77,7 +70,7 @@ class Harm:
         happened_ns = time.monotonic_ns()
         os.kill(victim, signal.SIGKILL)
         after = self.await_aftermath(others, self.fleet.size)
-        self.series.add(Event.WORKER_KILLED, happened_ns, after)
+        self.add(Event.WORKER_KILLED, happened_ns, after)
 
     def replace_agent(self) -> None:
         """Kill an agent; when its peers run again without it, start another one."""
@@ -89,7 +82,7 @@ class Harm:
         happened_ns = time.monotonic_ns()
         name = self.fleet.kill_agent(agent)
         after = self.await_aftermath(others, self.fleet.size - 1)
-        self.series.add(Event.AGENT_KILLED, happened_ns, after)
+        self.add(Event.AGENT_KILLED, happened_ns, after)
         end_worker(pidfd)
         self.fleet.add(name)
         if not self.fleet.await_round(self.fleet.size).starts:
@@ -105,7 +98,7 @@ class Harm:
 def measure_ours(results: Results, size: int, repeats: int, chance: random.Random) -> None:
     with Trial() as trial, closing(Fleet(trial, size)) as fleet:
         fleet.start()
-        harm = Harm(fleet, Series(results, "Rallypoint", size), chance)
+        harm = Harm(fleet, partial(add, results, f"{size} agents: Rallypoint"), chance)
         for once in (harm.kill_worker, harm.replace_agent):
             for _ in range(repeats):
                 once()
@@ -113,7 +106,7 @@ def measure_ours(results: Results, size: int, repeats: int, chance: random.Rando
 
 def measure_floor(results: Results, size: int, repeats: int) -> None:
     """Start N workers, then signal them: no launcher on one machine can be faster."""
-    series = Series(results, "a bare loop", size)
+    row = f"{size} agents: a bare loop"
     with Trial() as trial, closing(Marks(trial.folder, BARE)) as marks:
         for _ in range(repeats):
             begun_ns = time.monotonic_ns()
@@ -139,7 +132,7 @@ def measure_floor(results: Results, size: int, repeats: int) -> None:
                     os.waitpid(pid, 0)
             # The workers start before they are signalled here: give the starts the same zero.
             starts = [at_ns - begun_ns + signalled_ns for at_ns in starts]
-            series.add(Event.WORKER_KILLED, signalled_ns, Aftermath(terms, starts))
+            add(results, row, Event.WORKER_KILLED, signalled_ns, Aftermath(terms, starts))
 
 
 def _take(marks: Marks, count: int) -> list[int]:

@@ -98,40 +98,42 @@ class Inbox:
         self.path = folder / "cascades"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(WAIT_LIMIT_S)
-        self._early: list[tuple[bytes, bytes]] = []
-        """What workers of the next round reported before anybody waited for them."""
+        self._ready: dict[tuple[int, int], tuple[int, bytes]] = {}
+        """Ports and addresses of workers, by round and rank."""
+        self._failing_ns: list[int] = []
+        """When workers failed or saw another fail, since the last question."""
+
+    def _receive(self, limit_s: float) -> None:
+        self._socket.settimeout(limit_s)
+        data, address = self._socket.recvfrom(4096)
+        said = json.loads(data)
+        if said["kind"] == "ready":
+            self._ready[said["round"], said["rank"]] = said["port"], address
+        else:
+            self._failing_ns.append(said["at_ns"])
 
     def wait_ready(self, round: int, world_size: int) -> dict[int, tuple[int, bytes]]:
         """Wait for all workers of a round; return their ports and addresses by rank."""
-        found: dict[int, tuple[int, bytes]] = {}
-        while len(found) < world_size:
+        while True:
+            found = {rank: place for (of, rank), place in self._ready.items() if of == round}
+            if len(found) == world_size:
+                return found
             try:
-                data, address = self._early.pop() if self._early else self._socket.recvfrom(4096)
+                self._receive(WAIT_LIMIT_S)
             except TimeoutError:
                 raise MeasurementFailed(f"only {sorted(found)} came to round {round}") from None
-            said = json.loads(data)
-            if said["kind"] == "ready" and said["round"] == round:
-                found[said["rank"]] = (said["port"], address)
-        return found
 
     def send(self, address: bytes, plan: dict[str, Any]) -> None:
         self._socket.sendto(json.dumps(plan).encode(), address)
 
     def first_failure_ns(self) -> int:
         """Return when the first worker failed or saw another fail; all have reported it by now."""
-        self._socket.setblocking(False)
-        times: list[int] = []
         with suppress(BlockingIOError):
             while True:
-                data, address = self._socket.recvfrom(4096)
-                said = json.loads(data)
-                if said["kind"] == "failing":
-                    times.append(said["at_ns"])
-                else:  # of the next round, which has begun
-                    self._early.append((data, address))
-        self._socket.settimeout(WAIT_LIMIT_S)
-        return min(times)
+                self._receive(0)
+        first_ns = min(self._failing_ns)
+        self._failing_ns.clear()
+        return first_ns
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,24 +204,15 @@ async def empty_writes(attack: Attack) -> Begin:
     return lambda: attack.flood(itertools.repeat((WRITE_KEYS, request)))
 
 
-async def fresh_keys(attack: Attack) -> Begin:
-    """Each call writes 16 other keys of 60 KB each."""
-    return await write_keys(attack, lambda number: next(attack.fresh))
-
-
-async def same_keys(attack: Attack) -> Begin:
-    """Each call writes the same 16 keys of 60 KB each."""
-    return await write_keys(attack, lambda number: number)
-
-
-async def write_keys(attack: Attack, name: Callable[[int], int]) -> Begin:
-    """Each call writes 16 keys of 60 KB each; `name` names them by their number in the call."""
+async def write_keys(attack: Attack, *, is_fresh: bool) -> Begin:
+    """Each call writes 16 keys of 60 KB each: always the same, or each time fresh ones."""
     agent = await as_worker(attack)
 
     def write() -> tuple[str, bytes]:
         request = keys_pb2.WriteKeysRequest(job_id=agent.job_id, scope=scope_pb2.SCOPE_RUN)
         for number in range(16):
-            put = request.writes.add(key=f"{name(number)}".rjust(200, "k")).put
+            key = next(attack.fresh) if is_fresh else number
+            put = request.writes.add(key=f"{key}".rjust(200, "k")).put
             put.value = secrets.token_bytes(60_000)
         request.request_id = secrets.token_hex(16)
         return WRITE_KEYS, request.SerializeToString()
@@ -356,8 +348,8 @@ ATTACKS: dict[str, dict[str, Callable[[Attack], Awaitable[Begin]]]] = {
     },
     "worker": {
         "600,000 empty writes": empty_writes,
-        "fresh keys of 60 KB": fresh_keys,
-        "the same keys of 60 KB": same_keys,
+        "fresh keys of 60 KB": partial(write_keys, is_fresh=True),
+        "the same keys of 60 KB": partial(write_keys, is_fresh=False),
         "fresh barriers of 1,024 names": fresh_barriers,
     },
     "agent": {

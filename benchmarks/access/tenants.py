@@ -19,7 +19,7 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,7 +134,7 @@ async def protected(folder: Path) -> AsyncIterator[Site]:
     auth.touch(0o600)
     auth.write_text("\n".join(entries))
     flags = (f"--state=sqlite:{folder / 'journal'}", f"--auth={auth}", "--log-level=info")
-    command = coordinator(*flags, script="two_hosts.py")
+    command = coordinator(*flags, kind="two-hosts")
     with (folder / "log").open("wb") as log:
         async with server(*command, log=log) as one:
             yield Site(folder, tokens, one)
@@ -228,23 +228,19 @@ async def attack(site: Site, job: Job, name: str, seconds: float) -> list[str]:
 
 
 async def measure_one(row: str, name: str, seconds: float, results: Results) -> list[str]:
-    """Measure one attack at a new coordinator; return the bars that were missed."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with protected(Path(folder)) as site:
-            if "GetJob" not in name:
-                return await measure_at(site, row, name, seconds, results)
-            async with site.attacker("crowd", 0):
-                return await measure_at(site, row, name, seconds, results)
-
-
-async def measure_at(
-    site: Site, row: str, name: str, seconds: float, results: Results
-) -> list[str]:
-    """Measure one attack on a job that runs; return the bars that were missed."""
-    runs, metadata, target = Gathering(NODES), site.bearer("VICTIM"), site.server.target
-    agents = [SimulatedAgent(number, NODES, runs.one, metadata=metadata) for number in range(NODES)]
-    channels = [open_channel(target) for _ in agents]
-    async with living(agents, channels), witness(target, metadata) as beats:
+    """Measure one attack on a job that runs at a new coordinator; return the missed bars."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        site = await stack.enter_async_context(protected(folder))
+        if "GetJob" in name:
+            await stack.enter_async_context(site.attacker("crowd", 0))
+        runs, metadata, target = Gathering(NODES), site.bearer("VICTIM"), site.server.target
+        agents = [
+            SimulatedAgent(number, NODES, runs.one, metadata=metadata) for number in range(NODES)
+        ]
+        channels = [open_channel(target) for _ in agents]
+        await stack.enter_async_context(living(agents, channels))
+        beats = await stack.enter_async_context(witness(target, metadata))
         await runs.all()
         stalls = await attack(site, Job(agents, runs, beats, results, row), name, seconds)
 

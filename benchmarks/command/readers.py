@@ -59,10 +59,7 @@ AUDIENCES = {
 @asynccontextmanager
 async def observed() -> AsyncIterator[tuple[Server, Witness]]:
     """Run a coordinator without limits per host, and a witness that beats."""
-    async with (
-        server(*coordinator(script="lifted.py")) as one,
-        witness(one.target) as beats,
-    ):
+    async with server(*coordinator(kind="lifted")) as one, witness(one.target) as beats:
         yield one, beats
 
 
@@ -135,6 +132,15 @@ async def measure_reading(
     results.write()
 
 
+async def read_pages(call: Any, request: Any) -> list[Any]:
+    """Return all pages of a list."""
+    pages = [await call(request)]
+    while pages[-1].next_page_token:
+        request.page_token = pages[-1].next_page_token
+        pages.append(await call(request))
+    return pages
+
+
 async def fail_job(channel: grpc.aio.Channel, number: int) -> None:
     """Let a job of one node run and fail, with a long traceback."""
     runs, job_id = Gathering(1), f"failed-{number:05}"
@@ -158,12 +164,8 @@ async def measure_jobs(count: int, results: Results) -> None:
 
         async def read() -> list[int]:
             stub: Any = service_grpc.JobServiceStub(channel)
-            sizes, token = list[int](), ""
-            while not sizes or token:
-                page = await stub.ListJobs(service_pb2.ListJobsRequest(page_token=token))
-                sizes.append(page.ByteSize())
-                token = page.next_page_token
-            return sizes
+            pages = await read_pages(stub.ListJobs, service_pb2.ListJobsRequest())
+            return [page.ByteSize() for page in pages]
 
         await asyncio.gather(*(fail_some() for _ in range(ENDING_AT_ONCE)))
         what = f"ListJobs: {count:,} jobs with tracebacks of 64 KiB"
@@ -182,16 +184,12 @@ async def measure_nodes(nodes: int, workers: int, results: Results) -> None:
 
         async def read_nodes() -> list[int]:
             stub: Any = node_grpc.NodeServiceStub(channel)
-            sizes, token, seen = list[int](), "", 0
-            while not sizes or token:
-                request = node_service.ListNodesRequest(job_id="rounds", page_token=token)
-                page = await stub.ListNodes(request)
-                sizes.append(page.ByteSize())
-                seen += len(page.nodes)
-                token = page.next_page_token
+            request = node_service.ListNodesRequest(job_id="rounds")
+            pages = await read_pages(stub.ListNodes, request)
+            seen = sum(len(page.nodes) for page in pages)
             if seen != nodes:
                 raise RuntimeError(f"{seen} of {nodes} nodes were read")
-            return sizes
+            return [page.ByteSize() for page in pages]
 
         await measure_reading(f"ListNodes: {title}", read_nodes, one, beats, results)
         for name, view in (

@@ -66,7 +66,7 @@ async def measure_size(nodes: int, repeats: int, results: Results, *, shows_size
     """
     column = f"{nodes:,} node{'s' if nodes > 1 else ''}"
     async with (
-        server(*coordinator(script="lifted.py")) as one,
+        server(*coordinator(kind="lifted")) as one,
         running_job(one.target, nodes, workers=WORKERS, job_id=JOB),
     ):
         lines = {

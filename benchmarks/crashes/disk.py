@@ -41,32 +41,24 @@ class Disk:
     """As for --state."""
 
     @property
-    def folder(self) -> Path | None:
-        """Return where they are; None: there are none."""
+    def path(self) -> Path | None:
+        """Return where the journal is; None: there are no files."""
         kind, _, path = self.state.partition(":")
-        return Path(path).parent if kind == "sqlite" else None
-
-    @property
-    def log(self) -> Path | None:
-        """Return the file that each append is written to first."""
-        kind, _, path = self.state.partition(":")
-        return Path(f"{path}-wal") if kind == "sqlite" else None
+        return Path(path) if kind == "sqlite" else None
 
     def size(self) -> int:
         """Return the bytes of all files."""
-        if self.folder is None:
-            return 0
-        return sum(one.stat().st_size for one in self.folder.iterdir() if one.is_file())
+        files = [] if self.path is None else self.path.parent.iterdir()
+        return sum(one.stat().st_size for one in files if one.is_file())
 
     def look(self) -> Remains:
         """Return what a coordinator that was killed has left."""
-        kind, _, name = self.state.partition(":")
-        path = Path(name)
-        if kind != "sqlite" or not path.exists():
+        path = self.path
+        if path is None or not path.exists():
             return Remains()
         with tempfile.TemporaryDirectory() as folder:
             for suffix in ("", "-wal", "-head"):
-                shutil.copy(f"{name}{suffix}", folder)
+                shutil.copy(f"{path}{suffix}", folder)
             copy = Path(folder) / path.name
             mark = Witness.open(copy.with_name(f"{copy.name}-head")).read()
             is_torn = _is_torn(copy.with_name(f"{copy.name}-wal"))
@@ -78,7 +70,7 @@ class Disk:
     def stamp(self) -> int:
         """Return when the last append was written, in ns; 0: never."""
         try:
-            return 0 if self.log is None else self.log.stat().st_mtime_ns
+            return 0 if self.path is None else Path(f"{self.path}-wal").stat().st_mtime_ns
         except FileNotFoundError:
             return 0
 

@@ -59,20 +59,15 @@ class Share:
                     raise ValueError(command)
 
 
-async def live(share: Share) -> None:
-    """Let the agents live until the input ends."""
+async def main() -> None:
+    """Serve the parent until the input ends."""
+    gc.disable()  # so that no agent is late because of another; the process lives for minutes
+    target, *numbers = sys.argv[1:]
     async with asyncio.TaskGroup() as lives:
-        await share.obey(lives)
+        await Share(target, *map(int, numbers)).obey(lives)
         # Closing thousands of channels takes grpc.aio minutes, and has been seen to hang.
         os._exit(0)
 
 
-def main() -> None:
-    """Serve the parent."""
-    gc.disable()  # so that no agent is late because of another; the process lives for minutes
-    target, *numbers = sys.argv[1:]
-    asyncio.run(live(Share(target, *map(int, numbers))))
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

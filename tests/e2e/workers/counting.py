@@ -1,15 +1,12 @@
-"""A workload that counts steps and checkpoints on notice: no torch.
+"""A worker that counts steps, and saves them once a node drains: `counting.py CHECKPOINT [stays]`.
 
 After each step all ranks meet, and agree on whether to save; a step counts when all have come. Once
-rank 0 has saved, the workers of a node that drains leave. A lost step is one that was done and is
-in no checkpoint.
+rank 0 has saved, the workers of a node that drains leave, unless they stay. A lost step is one that
+was done and is in no checkpoint.
 
-    counter.py SOCKET CHECKPOINT [stubborn]
-
-The workload reports `start`, `step`, `left` and `signal` to SOCKET in datagrams.
+It reports `started` as obedient.py does, with the step at which it begins, then `stepped`, `left`
+and `signalled`.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -26,23 +23,20 @@ from rallypoint.client.errors import RallypointError
 WORK_S = 0.02
 """Duration of a step."""
 RANK = int(os.environ["RANK"])
+CHECKPOINT = Path(sys.argv[1])
+LEAVES = "stays" not in sys.argv[2:]
 LINE = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-LINE.connect(sys.argv[1])
-CHECKPOINT = Path(sys.argv[2])
-IS_STUBBORN = "stubborn" in sys.argv[3:]
+LINE.bind("")
+LINE.connect("\0" + os.environ["E2E_MAILBOX"])
 
 
-def report(kind: str, **facts: object) -> None:
-    """Report an event with the time of CLOCK_MONOTONIC, which all processes of a machine share."""
-    named = {"kind": kind, "pid": os.getpid(), "rank": RANK, "at_s": time.monotonic(), **facts}
-    named["round"] = int(os.environ["RALLYPOINT_ROUND"])
-    named["node"] = os.environ["RALLYPOINT_NODE"]
-    LINE.send(json.dumps(named).encode())
+def report(kind: str, **fields: object) -> None:
+    LINE.send(json.dumps({"kind": kind, "pid": os.getpid(), **fields}).encode())
 
 
 def came(signum: int, _: FrameType | None) -> None:
     """Report a signal. A stop ends the worker; a drain is also announced by the file."""
-    report("signal", signum=signum)
+    report("signalled", signum=signum)
     if signum == signal.SIGTERM:
         os._exit(0)
 
@@ -61,13 +55,13 @@ def count(step: int) -> None:
         time.sleep(WORK_S)
         saves = worker.should_checkpoint() or saves
         step += 1
-        report("step", step=step)
+        report("stepped", step=step)
         if not saves:
             continue
         if RANK == 0:
             save(step)
         worker.barrier("saved")
-        if any(one.is_leaving for one in worker.notices()) and not IS_STUBBORN:
+        if LEAVES and any(one.is_leaving for one in worker.notices()):
             report("left", step=step)
             os._exit(0)
 
@@ -75,9 +69,19 @@ def count(step: int) -> None:
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, came)
 begun = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
-report("start", step=begun, restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+report(
+    "started",
+    parent=os.getppid(),
+    argv=sys.argv[1:],
+    env=dict(os.environ),
+    at_s=time.monotonic(),
+    step=begun,
+)
 try:
     count(begun)
 except RallypointError:
     while True:
         signal.pause()  # a peer is gone: the coordinator will stop this round
+except Exception as error:
+    report("wrong", text=repr(error))
+    raise
