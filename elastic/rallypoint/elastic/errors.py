@@ -201,9 +201,14 @@ def _error_text(message: str | dict[str, Any]) -> str:
     """Return the traceback, else the message, as one indented block."""
     if isinstance(message, str):
         return message
-    extra = message.get("extraInfo")
-    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return str(stack or message.get("message", NOT_AVAILABLE)).replace("\n", "\n  ")
+    text = find_stack(message) or str(message.get("message", NOT_AVAILABLE))
+    return text.replace("\n", "\n  ")
+
+
+def find_stack(message: str | dict[str, Any]) -> str:
+    """Return the traceback in the `message` of a `ProcessFailure`; empty: none."""
+    extra = {} if isinstance(message, str) else message.get("extraInfo", {})
+    return str(extra.get("py_callstack") or "") if isinstance(extra, dict) else ""
 
 
 class SignalException(Exception):

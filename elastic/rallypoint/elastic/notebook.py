@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from rallypoint.base.console import Console, Consoles
 from rallypoint.elastic.agents.local_agent import LocalElasticAgent
-from rallypoint.elastic.errors import ChildFailedError, ProcessFailure
+from rallypoint.elastic.errors import ChildFailedError, ProcessFailure, find_stack
 from rallypoint.elastic.logs import DefaultLogsSpecs, Std
 from rallypoint.elastic.node.registry import OWN_BACKEND, get_rendezvous_handler
 from rallypoint.elastic.rendezvous import RendezvousParameters
@@ -299,9 +299,7 @@ def find_summary(failure: ProcessFailure) -> str:
 
 def find_traceback(failure: ProcessFailure) -> str:
     """Return the traceback that the worker recorded; empty: none."""
-    message = failure.message
-    extra = {} if isinstance(message, str) else message.get("extraInfo", {})
-    return _add_sources(str(extra.get("py_callstack", ""))) if isinstance(extra, dict) else ""
+    return _add_sources(find_stack(failure.message))
 
 
 def _add_sources(stack: str) -> str:

@@ -82,7 +82,7 @@ class Worker(Struct):
         return replace(self.uncaught, before_exit_ms=max(0, age_ms))
 
 
-class ExitReports(Struct):
+class ExitReports(Struct, frozen=True):
     """Composes the report of each failure and exit, with the help of the observers."""
 
     post: Callable[[WorkerEnded | WorkerRecorded], None]

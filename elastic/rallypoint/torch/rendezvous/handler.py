@@ -232,14 +232,12 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         if not node.is_connected:
             why = "" if node.absence is None else f": {node.absence.why}"
             return f"; no coordinator answers at {self._endpoint}{why}"
-        client = Client(self._endpoint, access=self._access)
-        try:
-            job = client.get_job(self._job_id, timeout_s=LEAVE_S_MAX).job
-            return f"; {job.waiting.text}" if job.waiting.text else ""
-        except RallypointError:
-            return ""
-        finally:
-            client.close()
+        with Client(self._endpoint, access=self._access) as client:
+            try:
+                job = client.get_job(self._job_id, timeout_s=LEAVE_S_MAX).job
+            except RallypointError:
+                return ""
+        return f"; {job.waiting.text}" if job.waiting.text else ""
 
     def _end_round(self, why: str) -> None:
         """Report that no worker of the current round runs here any more."""
@@ -250,11 +248,8 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
             self._node.stopped(why)
 
     def _cancel(self, reason: str) -> None:
-        client = Client(self._endpoint, access=self._access)
-        try:
+        with Client(self._endpoint, access=self._access) as client:
             client.cancel_job(self._job_id, reason=reason, timeout_s=self._close_s)
-        finally:
-            client.close()
 
     def _leave(self, farewell: Farewell) -> bool:
         """Report what has become of this node, and end its agent; return whether that is known."""
