@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rallypoint.server.api.events import reading
 from rallypoint.server.api.events.views import event_message
 from rallypoint.server.api.jobs.job import latest_run_message, past_round_message, past_run_message
-from rallypoint.server.api.jobs.whole import job_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.core.messages.records import EventsLogged
 from rallypoint.server.core.model.events import Event
 from rallypoint.server.core.model.ids import JobId, NodeName

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rallypoint.server.api.jobs.whole import job_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import ClockMeasured
 from rallypoint.server.core.model.barrier import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.server.api.jobs.of_job import Rows, list_nodes
+from rallypoint.server.api.jobs.rows import Rows, list_nodes
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context, find_job, require
 from rallypoint.server.contract.mappers import to_operation

@@ -7,7 +7,7 @@ import asyncio
 from rallypoint.base.log import get_logger
 from rallypoint.server.api.events.views import event_message
 from rallypoint.server.api.jobs.job import latest_run_message, past_run_message, summary_message
-from rallypoint.server.api.jobs.whole import job_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
 from rallypoint.server.serving.shard import Shard

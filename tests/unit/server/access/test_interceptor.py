@@ -12,8 +12,8 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stub
 
 from rallypoint.server.access.interceptor import has_ended
 from rallypoint.server.agents import connections, envelopes
+from rallypoint.server.api.jobs import picture
 from rallypoint.server.api.jobs import service as job_service
-from rallypoint.server.api.jobs import whole
 from rallypoint.server.contract.node import show_session
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_service_pb2 as service_pb2
@@ -95,9 +95,9 @@ async def test_answer_that_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """A number that fits no field is a bug like any other."""
-    genuine = whole.take_picture
+    genuine = picture.take_picture
 
-    def overflow(*args: Any) -> whole.JobPicture:
+    def overflow(*args: Any) -> picture.JobPicture:
         picture = genuine(*args)
         picture.message.run = 1 << 64
         return picture

@@ -26,13 +26,13 @@ from rallypoint.server.agents.reports import to_heartbeat, to_report
 from rallypoint.server.api.barriers.messages import to_arrive
 from rallypoint.server.api.events.views import event_message
 from rallypoint.server.api.jobs.job import summary_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.api.jobs.requests import (
     CANCEL,
     RESTART,
     to_create,
     to_update,
 )
-from rallypoint.server.api.jobs.whole import job_message
 from rallypoint.server.api.keys.messages import to_writes
 from rallypoint.server.api.nodes import CORDON, UNCORDON, to_drain_node
 from rallypoint.server.api.workers import to_progress

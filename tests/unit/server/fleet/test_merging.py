@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from rallypoint.client.aio import AsyncClient
-from rallypoint.server.api.jobs.jobs import JobList
+from rallypoint.server.api.jobs.lists import JobList
 from rallypoint.server.contract.calls import InvalidMessage
 from rallypoint.server.fleet.merging.jobs import merge_pages
 from rallypoint.server.fleet.merging.parts import read_position, write_position

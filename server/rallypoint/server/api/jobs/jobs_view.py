@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from rallypoint.server.api.jobs.jobs import show_summary
+from rallypoint.server.api.jobs.lists import show_summary
 from rallypoint.server.contract.pace import SLICE_S, Pace
 from rallypoint.server.contract.pages import Room
 from rallypoint.server.contract.waiting import Explain

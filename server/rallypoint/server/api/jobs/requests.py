@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.server.api.jobs.jobs import JobList
+from rallypoint.server.api.jobs.lists import JobList
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import require
 from rallypoint.server.contract.mappers import OUTCOMES, PHASES

@@ -14,9 +14,9 @@ from rallypoint.server.access.usage.peers import host_of
 from rallypoint.server.access.usage.stalls import Stalls
 from rallypoint.server.api.jobs.answers import Answers
 from rallypoint.server.api.jobs.job import summary_message
-from rallypoint.server.api.jobs.jobs import read_jobs
 from rallypoint.server.api.jobs.jobs_view import JobsView
-from rallypoint.server.api.jobs.of_job import list_rounds, list_runs
+from rallypoint.server.api.jobs.lists import read_jobs
+from rallypoint.server.api.jobs.picture import JobPicture, fill, take_picture
 from rallypoint.server.api.jobs.requests import (
     CANCEL,
     DELETE,
@@ -27,8 +27,8 @@ from rallypoint.server.api.jobs.requests import (
     to_update,
     to_view,
 )
+from rallypoint.server.api.jobs.rows import list_rounds, list_runs
 from rallypoint.server.api.jobs.watchers import Rendering, Watched, Watchers
-from rallypoint.server.api.jobs.whole import JobPicture, fill, take_picture
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context, unknown_job
 from rallypoint.server.contract.mappers import to_operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rallypoint.server.api.jobs.jobs import JobList, Place
+from rallypoint.server.api.jobs.lists import JobList, Place
 from rallypoint.server.api.jobs.requests import to_job_list
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import CallRefused, Context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rallypoint.server.api.jobs.whole import job_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.contract.errors import refusal_status
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.spec import JobSpec

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rallypoint.server.access.tokens import WorkerTokens
 from rallypoint.server.agents.envelopes import Envelopes
 from rallypoint.server.agents.outbox import Outboxes
-from rallypoint.server.api.jobs import jobs, jobs_view
+from rallypoint.server.api.jobs import jobs_view, lists
 from rallypoint.server.api.jobs import service as job_service
 from rallypoint.server.contract import pages, times, waiting
 from rallypoint.server.contract.verdict import verdict_message
@@ -542,7 +542,7 @@ async def test_many_jobs_come_in_messages_of_bounded_size(
 async def test_change_is_rendered_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many watch. A newcomer gets times that are not old."""
     rendered: list[str] = []
-    genuine = jobs.show_summary
+    genuine = lists.show_summary
 
     def show(state: Any, job: Any, *rest: Any) -> Any:
         rendered.append(job.job_id)

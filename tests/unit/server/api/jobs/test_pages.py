@@ -12,11 +12,11 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.api.jobs import jobs
+from rallypoint.server.api.jobs import lists
 from rallypoint.server.api.jobs.job import summary_message
-from rallypoint.server.api.jobs.jobs import JobList
-from rallypoint.server.api.jobs.of_job import list_nodes as rows_of
-from rallypoint.server.api.jobs.whole import fill, job_message, take_picture
+from rallypoint.server.api.jobs.lists import JobList
+from rallypoint.server.api.jobs.picture import fill, job_message, take_picture
+from rallypoint.server.api.jobs.rows import list_nodes as rows_of
 from rallypoint.server.contract import pages
 from rallypoint.server.contract.pace import SLICE_S, Pace
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
@@ -69,11 +69,11 @@ async def remembering(count: int) -> AsyncIterator[Shell]:
 
 async def read_all(shell: Shell, size: int) -> list[service_pb2.ListJobsResponse]:
     """Return all pages of jobs."""
-    found = [await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, "", explain)]
+    found = [await lists.read_jobs(shell.coordinator, Pace(), JobList(), size, "", explain)]
     while found[-1].next_page_token:
         token = found[-1].next_page_token
         found.append(
-            await jobs.read_jobs(shell.coordinator, Pace(), JobList(), size, token, explain)
+            await lists.read_jobs(shell.coordinator, Pace(), JobList(), size, token, explain)
         )
     return found
 
@@ -109,12 +109,12 @@ async def test_page_ends_at_the_first_limit(
 async def test_jobs_that_come_and_go_move_no_other() -> None:
     """A token stays valid when its own job is gone."""
     async with remembering(6) as shell:
-        first = await jobs.read_jobs(shell.coordinator, Pace(), JobList(), 2, "", explain)
+        first = await lists.read_jobs(shell.coordinator, Pace(), JobList(), 2, "", explain)
         for job_id in ("job-00000", "job-00001"):
             del shell.state.jobs[JobId(job_id)]
         early = JobId("early")
         shell.state.jobs[early] = Job(early, 1, JobSpec(), 0)
-        rest = await jobs.read_jobs(
+        rest = await lists.read_jobs(
             shell.coordinator, Pace(), JobList(), 10, first.next_page_token, explain
         )
 

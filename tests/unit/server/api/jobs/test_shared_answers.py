@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from rallypoint.server.api.jobs import requests, whole
+from rallypoint.server.api.jobs import picture, requests
 from rallypoint.server.api.jobs import service as job_service
 from rallypoint.server.contract import waiting
 from rallypoint.server.core.reads.explain import explain
@@ -37,15 +37,15 @@ def count(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, genuine: Any)
 
 async def test_calls_at_once_share_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that arrive while one is built get the next one, all of them."""
-    rendered = count(monkeypatch, job_service, "take_picture", whole.take_picture)
+    rendered = count(monkeypatch, job_service, "take_picture", picture.take_picture)
     arrived: list[object] = []
-    genuine_view, genuine_fill = requests.to_view, whole.fill
+    genuine_view, genuine_fill = requests.to_view, picture.fill
 
     def to_view(request: Any) -> Any:
         arrived.append(request)
         return genuine_view(request)
 
-    def fill(picture: whole.JobPicture, **rest: Any) -> Iterator[None]:
+    def fill(picture: picture.JobPicture, **rest: Any) -> Iterator[None]:
         while len(arrived) < CALLS:
             yield
         yield from genuine_fill(picture, **rest)

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rallypoint.server.access.usage import stalls
-from rallypoint.server.api.jobs import jobs, watchers, whole
+from rallypoint.server.api.jobs import lists, picture, watchers
 from rallypoint.server.api.jobs import service as job_service
 from rallypoint.server.api.jobs.job import summary_message
 from rallypoint.server.api.jobs.watchers import FULL, Watchers
@@ -65,7 +65,7 @@ def count_renderings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def take_picture(state: Any, job: Any, *rest: Any) -> Any:
         rendered.append(job.job_id)
-        return whole.take_picture(state, job, *rest)
+        return picture.take_picture(state, job, *rest)
 
     monkeypatch.setattr(job_service, "take_picture", take_picture)
     return rendered
@@ -204,8 +204,8 @@ async def test_job_that_cannot_be_shown_hides_no_other(monkeypatch: pytest.Monke
     async with served() as server:
         for number, job_id in enumerate(("a", "bad", "c"), 1):
             await server.join(job_id, number)
-        monkeypatch.setattr(job_service, "take_picture", fail_for_bad(whole.take_picture))
-        monkeypatch.setattr(jobs, "summary_message", fail_for_bad(summary_message))
+        monkeypatch.setattr(job_service, "take_picture", fail_for_bad(picture.take_picture))
+        monkeypatch.setattr(lists, "summary_message", fail_for_bad(summary_message))
         stub = service_grpc.JobServiceStub(server.channel)
         with capture_logs() as lines:
             listed = await stub.ListJobs(service_pb2.ListJobsRequest())

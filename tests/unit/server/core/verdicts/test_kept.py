@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rallypoint.server.api.jobs.whole import job_message
+from rallypoint.server.api.jobs.picture import job_message
 from rallypoint.server.core.model.desired import DesiredFinished
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.spec import JobSpec
