@@ -38,9 +38,9 @@ from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import barrier_service_pb2_grpc as barrier_grpc
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2, scope_pb2
-from rallypoint.wire.errors import unpack_detail
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
+from support.core.key_calls import failure
 from support.core.served import LIMIT_S, Agent, Served, served
 
 KEY = "rallypoint-worker-token"
@@ -92,14 +92,6 @@ async def workers(job_id: str = "job", *, may_rest: bool = False) -> AsyncIterat
         order = (await agent.read()).welcome.desired.run
         assert order.header.world_size == 4
         yield Workers(server, agent, order.worker_token)
-
-
-async def failure(call: Any) -> tuple[grpc.StatusCode, str, Any]:
-    """Return the status, the text and the detail with which a call ends."""
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await call
-    error = failed.value
-    return error.code(), error.details() or "", unpack_detail(error.trailing_metadata())
 
 
 async def test_everyone_gets_every_payload() -> None:

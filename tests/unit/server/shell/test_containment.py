@@ -1,4 +1,7 @@
-"""A bug in the core ends the job that it strikes, with a report, and no other job."""
+"""A bug in the core ends the job that it strikes, with a report, and no other job.
+
+A bug in what carries out a decision ends at most the job of the decision.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.server.api.barriers.waits import BarrierWaits
+from rallypoint.server.api.events.waits import EventWaits
+from rallypoint.server.api.jobs.watchers import Watchers
+from rallypoint.server.api.keys.waits import KeyWaits
 from rallypoint.server.core import step as core
 from rallypoint.server.core.containment import evict
 from rallypoint.server.core.memory.replay import memory_of, replay
@@ -26,16 +33,19 @@ from rallypoint.server.core.model.barrier import (
 )
 from rallypoint.server.core.model.desired import DesiredFinished, DesiredRun
 from rallypoint.server.core.model.ids import JobId, NodeName
+from rallypoint.server.core.model.keyspace import Write
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.verdict import VerdictCause
 from rallypoint.server.core.state import state as states
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.journal import compaction
 from rallypoint.server.shell import coordinator, stepper
-from rallypoint.server.shell.coordinator import InputRefused
+from rallypoint.server.shell.announcements import Announcements
+from rallypoint.server.shell.coordinator import CoordinatorEnded, InputRefused
 from support.core.shell import SPEC, Peer, Shell, running_shell
 
 BAD, GOOD = JobId("bad"), JobId("good")
+KEY = BarrierKey(BAD, 1, 0, "b")
 CODE_INTERNAL = grpc.StatusCode.INTERNAL.value[0]
 
 
@@ -83,6 +93,15 @@ def check_ended(shell: Shell) -> str:
     assert VerdictCause.INTERNAL is job.verdict.cause
     assert "private text" not in job.verdict.text
     return job.verdict.text
+
+
+def arrive(request_id: str, name: str, count: int) -> inputs.Arrive:
+    """Return the arrival of a free name at the barrier of the struck job."""
+    who, claim = (
+        Participant(ParticipantKind.NAME, 0, name),
+        inputs.Claim(BAD, 1, 1, "t", is_signed=True),
+    )
+    return inputs.Arrive(claim, KEY, who, Expected(count), 60_000, request_id)
 
 
 def incidents(lines: list[Any]) -> list[str]:
@@ -213,21 +232,14 @@ async def test_barrier_of_a_removed_job_breaks(
     monkeypatch: pytest.MonkeyPatch, lines: list[Any]
 ) -> None:
     """Workers that wait there learn it, also when the request of one has struck."""
-    claim = inputs.Claim(BAD, 1, 1, "t", is_signed=True)
-    key = BarrierKey(BAD, 1, 0, "b")
-
-    def arrive(name: str) -> inputs.Arrive:
-        who = Participant(ParticipantKind.NAME, 0, name)
-        return inputs.Arrive(claim, key, who, Expected(3), 60_000, name)
-
     async with running_shell() as shell:
         good, _ = await shell.join(GOOD, 1), await shell.join(BAD, 2)
-        await shell.coordinator.submit(arrive("a"))
+        await shell.coordinator.submit(arrive("ra", "a", 3))
         await shell.settle()
-        assert key in shell.state.barriers[BAD]
+        assert KEY in shell.state.barriers[BAD]
         plant(monkeypatch, core, "receive_arrival", lambda draft, one: one.job_id == BAD)
         plant(monkeypatch, core, "advance", lambda draft, job_id: job_id == BAD)
-        await shell.coordinator.submit(arrive("b"))
+        await shell.coordinator.submit(arrive("rb", "b", 3))
         await shell.settle()
         check_ended(shell)
 
@@ -377,4 +389,114 @@ async def test_snapshot_that_fails_is_postponed(
 
         assert 1 <= failed < length
         assert shell.journal.length < length + 6 * 2
+        await check_others(shell, good)
+
+
+# --- What carries out decisions -------------------------------------------------------------------
+
+
+async def release(shell: Shell) -> None:
+    """Release a barrier."""
+    await shell.coordinator.submit(arrive("r1", "a", 1))
+
+
+async def write(shell: Shell) -> None:
+    """Write a key."""
+    claim = inputs.Claim(BAD, 1, 1, "t", is_signed=True)
+    request = inputs.WriteKeys(claim, 0, (Write("k", b"v"),), "r1", "a1")
+    await shell.coordinator.submit(request)
+
+
+async def cordon(shell: Shell) -> None:
+    """Change the job in a way that its readers see."""
+    await shell.coordinator.submit(inputs.Cordon(BAD, NodeName("n2"), "test"))
+
+
+def plant_for_bad(monkeypatch: pytest.MonkeyPatch, where: type, name: str) -> None:
+    """Let a method fail for the struck job: its argument is it, or has it, or is of it."""
+
+    def is_bad(_: object, subject: Any, *rest: object) -> bool:
+        found = getattr(getattr(subject, "key", subject), "job_id", subject)
+        return bool(found == BAD or (not isinstance(found, str) and BAD in found))
+
+    plant(monkeypatch, where, name, is_bad)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "act"),
+    [
+        (BarrierWaits, "_answer", release),
+        (KeyWaits, "note", write),
+        (KeyWaits, "note_job", cordon),
+    ],
+)
+async def test_bug_in_what_workers_wait_for_ends_their_job(
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[Any],
+    where: type,
+    name: str,
+    act: Callable[[Shell], Any],
+) -> None:
+    """Its verdict names the incident in the log; no other job notices anything."""
+    async with running_shell() as shell:
+        good, bad = await shell.join(GOOD, 1), await shell.join(BAD, 2)
+        plant_for_bad(monkeypatch, where, name)
+        await act(shell)
+        await shell.settle()
+        await shell.settle()
+
+        assert incidents(lines)[0] in check_ended(shell)
+        assert isinstance(bad.desired, DesiredFinished)
+        await check_others(shell, good)
+
+
+@pytest.mark.parametrize(("where", "name"), [(Watchers, "note_job"), (EventWaits, "note")])
+async def test_bug_in_what_readers_watch_ends_no_job(
+    monkeypatch: pytest.MonkeyPatch, lines: list[Any], where: type, name: str
+) -> None:
+    """It is logged; the next change wakes them."""
+    async with running_shell() as shell:
+        good = await shell.join(GOOD, 1)
+        await shell.join(BAD, 2)
+        plant_for_bad(monkeypatch, where, name)
+        await cordon(shell)
+        await shell.settle()
+        await shell.settle()
+        job = shell.job(BAD)
+
+        assert job is not None and job.phase is Phase.RUNNING
+        assert incidents(lines)
+        await check_others(shell, good)
+
+
+async def test_caller_at_a_barrier_that_cannot_be_ended_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks again, and learns that its run is over."""
+    async with asyncio.timeout(60), running_shell() as shell, asyncio.TaskGroup() as tasks:
+        await shell.join(BAD, 2)
+        await shell.coordinator.submit(arrive("r1", "a", 2))
+        await shell.settle()
+
+        async def wait() -> None:
+            with pytest.raises(CoordinatorEnded):
+                await shell.barriers.find(KEY, 1).end()
+
+        tasks.create_task(wait())
+        await asyncio.sleep(0)
+        plant_for_bad(monkeypatch, BarrierWaits, "_answer")
+        await shell.coordinator.submit(arrive("r2", "b", 2))
+
+
+async def test_bug_in_a_log_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be logged has still happened."""
+
+    async with running_shell() as shell:
+        good = await shell.join(GOOD, 1)
+        monkeypatch.setattr(Announcements, "write", strike)
+        monkeypatch.setattr("rallypoint.server.shell.coordinator._log_refusal", strike)
+        shell.coordinator._announcements = Announcements(shell.state, lambda input: True)
+        await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("n1"), "test"))
+        await shell.coordinator.submit(inputs.Cordon(GOOD, NodeName("nobody"), "test"))
+        await shell.settle()
         await check_others(shell, good)
