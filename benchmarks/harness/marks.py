@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,8 @@ START, TERM = b"start", b"term"
 """The first line of a bare worker was reached, SIGTERM has reached it."""
 MAIN, REDUCED = b"main", b"reduced"
 """Torch imported, the first all-reduce done."""
+TOOK, COUNT = b"took", b"count"
+"""Not moments: how long a worker has trained, in nanoseconds, and how many steps."""
 STEP_S = 0.1
 """Pause between the steps, so that the workers leave the cores to the launchers."""
 _MARK = f"""\
@@ -59,6 +63,38 @@ mark("reduced", time.monotonic_ns())
 while True:
     time.sleep({STEP_S})
     dist.all_reduce(total.fill_(1.0))
+"""
+WARM_STEPS, STEPS_S = 20, 6.0
+"""Steps before the count begins, and how long it lasts."""
+STEPS = f"""\
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+{_MARK}
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+layers = (layer for _ in range(4) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU()))
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+batch = torch.ones(32, 256)
+def step():
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+for _ in range({WARM_STEPS}):
+    step()
+dist.barrier()
+began_ns, count, over = time.monotonic_ns(), 0, torch.zeros(1)
+while not over:
+    step()
+    count += 1
+    if count % 10 == 0:  # all ranks stop at the same step
+        over.fill_(time.monotonic_ns() - began_ns > {STEPS_S} * 1e9)
+        dist.broadcast(over, 0)
+mark("took", time.monotonic_ns() - began_ns)
+mark("count", count)
+dist.destroy_process_group()
 """
 
 
@@ -106,6 +142,13 @@ class Marks:
 
     def close(self) -> None:
         os.close(self._fd)
+
+    def end(self, workers: Collection[int]) -> None:
+        """Kill those of these workers that still run."""
+        for pid in workers:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if self.script[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
     def until(self, deadline_s: float, ends: Collection[int] = ()) -> Iterator[Mark]:
         """Yield marks as they come, until time.monotonic() has reached the deadline.

@@ -16,6 +16,14 @@ differs between an agent whose worker has failed and one that has only noticed a
 process group never forms."""
 FLAGS = ("--rdzv-conf", RENDEZVOUS, "--monitor-interval", "0.02", "--shutdown-timeout", "1")
 """And a look at the workers every 20 ms, and at most 1 s for them to end."""
+FT_LAUNCHER = Path(sys.executable).with_name("ft_launcher")
+NVRX = (
+    *("/usr/bin/env", OWN_STORE, str(FT_LAUNCHER), "--ignore-missing-fault-tol-cfg"),
+    *("--rdzv-conf", RENDEZVOUS),
+    *("--monitor-interval", "0.02", "--workers-stop-timeout", "1", "--term-timeout", "1"),
+    *("--ft-workload-check-interval", "0.02", "--ft-enable-nic-monitor", "False"),
+)
+"""The launcher of NVIDIA's resiliency extension has torch's rendezvous, and looks as often."""
 
 
 def torchrun(*flags: str) -> list[str]:

@@ -77,6 +77,21 @@ def measure_memory(root: int, workers: Iterable[int]) -> float:
     return kibibytes * 1024 / 1e6
 
 
+def await_listening(endpoint: str) -> None:
+    """Wait until something listens there.
+
+    Raises:
+        MeasurementFailed: nothing does within the limit.
+    """
+    host, _, port = endpoint.rpartition(":")
+    deadline_s = time.monotonic() + WAIT_LIMIT_S
+    while time.monotonic() < deadline_s:
+        with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+            return
+        time.sleep(0.02)
+    raise MeasurementFailed(f"nothing listens at {endpoint}")
+
+
 def free_endpoint() -> str:
     """Return an address of this machine with a port that no other process has now."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:

@@ -53,6 +53,10 @@ COMMANDS = {
         "64 nodes, through a relay": ["memory of the relay"],
     },
     f"recovery.py {ONCE} torchrun cold preload": {row: list(RECOVERED) for row in LAUNCHERS},
+    f"recovery.py --only spare steps {ONCE} cold preload": {
+        row: ["SIGKILL to all in main", "SIGKILL to first all-reduce", "steps a second"]
+        for row in LAUNCHERS[1:]
+    },
 }
 """Command lines, and rows with columns that have samples afterwards."""
 
@@ -88,6 +92,6 @@ def test_commands_are_known() -> None:
         text=True,
         check=True,
     )
-    scripts = {line.rpartition("benchmarks/")[2] for line in listed.stdout.splitlines()}
+    scripts = {line.rpartition("benchmarks/")[2].split()[0] for line in listed.stdout.splitlines()}
 
     assert {command.split()[0] for command in COMMANDS} == scripts
