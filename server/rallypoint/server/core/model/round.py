@@ -37,6 +37,8 @@ class RoundReason(Enum):
 
 REQUESTED = frozenset({RoundReason.RESTART_REQUESTED, RoundReason.RESIZED})
 """An operator stopped the round. It costs nothing."""
+PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED}) | REQUESTED
+"""A round that is stopped for these has not failed, and may still succeed."""
 LEAVING = frozenset({RoundReason.NODE_LEFT, RoundReason.DRAINED})
 """Reasons of departures that were on purpose."""
 

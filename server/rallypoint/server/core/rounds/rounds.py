@@ -16,7 +16,7 @@ from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import (
     LEAVING,
-    REQUESTED,
+    PLANNED,
     Notice,
     Round,
     RoundHeader,
@@ -53,8 +53,6 @@ EXIT_DUE_MS = 2_000
 """How long a round waits for the exit code of a culprit that has recorded its error and still runs.
 An interpreter with torch takes up to that long to end. A departure ends the wait, so it delays no
 recovery from a loss either."""
-PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED}) | REQUESTED
-"""A round that is stopped for these may still succeed."""
 
 
 def advance(draft: Draft, job_id: JobId) -> None:

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.round import (
-    REQUESTED,
+    PLANNED,
     Assignment,
     Milestone,
     Reached,
     Round,
-    RoundReason,
     Timeline,
 )
 from rallypoint.server.core.model.worker import WorkerExit
@@ -30,8 +29,11 @@ from rallypoint.server.core.verdicts.blame import find_disrupted_ms
 WORKERS_MAX = 131_072
 """Workers of a round of which milestones are counted: their bits take 16 KB. Larger rounds have no
 such marks."""
-PLANNED = frozenset({RoundReason.GROWTH, RoundReason.DRAINED}) | REQUESTED
-"""A round that is stopped for these has not failed."""
+_MILESTONES = {
+    Milestone.IMPORTED: ("imported", "imported_ms"),
+    Milestone.PROCESS_GROUP: ("process_group", "process_group_ms"),
+}
+"""Where a round has the workers that have reached one, and its timeline when the last has."""
 
 
 def with_last_exit(round: Round, exits: Iterable[WorkerExit], now_ms: int) -> Round:
@@ -112,21 +114,15 @@ def _with_milestone(round: Round, ranks: int, milestone: Milestone, at_ms: int) 
     """Return the round after workers, a bit per rank, have reached a milestone."""
     timeline = round.timeline
     assert timeline is not None
-    is_import = milestone is Milestone.IMPORTED
-    known = round.imported if is_import else round.process_group
-    mark_ms = timeline.imported_ms if is_import else timeline.process_group_ms
-    if mark_ms is not None or known.ranks | ranks == known.ranks:
+    whom, when = _MILESTONES[milestone]
+    known: Reached = getattr(round, whom)
+    if getattr(timeline, when) is not None or known.ranks | ranks == known.ranks:
         return round
     reached = Reached(known.ranks | ranks, max(known.latest_ms, at_ms))
     if reached.ranks.bit_count() == round.header.world_size:
-        if is_import:
-            timeline = replace(timeline, imported_ms=reached.latest_ms)
-        else:
-            timeline = replace(timeline, process_group_ms=reached.latest_ms)
+        timeline = replace(timeline, **{when: reached.latest_ms})
         reached = Reached()
-    if is_import:
-        return replace(round, timeline=timeline, imported=reached)
-    return replace(round, timeline=timeline, process_group=reached)
+    return replace(round, timeline=timeline, **{whom: reached})
 
 
 def find_marks(timeline: Timeline) -> tuple[tuple[str, int], ...]:
