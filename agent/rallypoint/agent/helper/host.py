@@ -14,7 +14,7 @@ Rules:
   * The agent keeps its other subprocesses in its own session, or in `spared_children`: any other
     child, younger than a helper that dies, counts as an orphan of that helper.
   * A helper that does not answer is killed (kill), which is the same as its unexpected death. The
-    agent decides when: see workers/helper_watch.py.
+    agent decides when: see round/helper_watch.py.
   * No request waits for the helper; what cannot be written yet is queued, up to a limit.
 """
 

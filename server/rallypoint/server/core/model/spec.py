@@ -59,7 +59,7 @@ class JobSpec(Struct, frozen=True):
     progress_ms: int = 300_000
     """A round that lived this long has made progress."""
     heartbeat_interval_ms: int = 0
-    """Requested time between heartbeats; 0: the coordinator's. `timing` has the rules."""
+    """Requested time between heartbeats; 0: the coordinator's. `Timing` has the rules."""
     lease_ms: int = 0
     """Requested lease: how long a silent node counts as alive; 0: the coordinator's."""
 

@@ -5,8 +5,7 @@ lines.py       the file that `rallypoint journal export` writes and `import` rea
 places.py      reads the contents of a store, also beside coordinators, and fills a new one
 sqlite.py      does so with a file
 etcd.py        does so with etcd
-conversion.py  makes the journals of shards from one journal, and the other way round
-times.py       moves records to the clock of another journal
+conversion.py  makes the journals of shards from one journal
 verify.py      what a coordinator would restore, and what is wrong with it
 show.py        records for a reader: one job's, without secrets
 """
