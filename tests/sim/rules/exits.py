@@ -79,11 +79,14 @@ class ExitsClean(Checker):
     def agent_stepped(self, agent: Agent, before: AgentState, after: AgentState) -> None:
         ending = after.ending
         if before.ending is None and ending is not None:
-            self.require(self._is_right(agent, before, ending), f"{agent.host.name}: {ending}")
+            # The exit of the last worker may be what ends the agent: one that was frozen has been
+            # away for long enough by then.
+            latest = before if after.held is None else after
+            self.require(self._is_right(agent, latest, ending), f"{agent.host.name}: {ending}")
             is_late = agent.session in self._told and ending.kind is not GoodbyeKind.FINISHED
             self.require(not is_late, f"{agent.host.name} has an outcome, and yet {ending}")
 
-    def _is_right(self, agent: Agent, before: AgentState, ending: Ending) -> bool:
+    def _is_right(self, agent: Agent, state: AgentState, ending: Ending) -> bool:
         code = ending.exit_code
         match ending.kind:
             case GoodbyeKind.SIGNAL:
@@ -94,16 +97,16 @@ class ExitsClean(Checker):
                 # One whose workers have succeeded beside others does not know the outcome.
                 if agent.dismissal is None:
                     return False
-                is_unknown = self._has_succeeded(before) and not self._was_alone(before)
+                is_unknown = self._has_succeeded(state) and not self._was_alone(state)
                 return code == (EXIT_UNREACHABLE if is_unknown else agent.dismissal.exit_code)
             case GoodbyeKind.ERROR:
                 timeout_ms = agent.host.plan.coordinator_timeout_ms
-                return code == EXIT_UNREACHABLE and self._is_away(agent, before, timeout_ms)
+                return code == EXIT_UNREACHABLE and self._is_away(agent, state, timeout_ms)
             case GoodbyeKind.FINISHED if agent.session in self._told:
                 return code == self._told[agent.session]
             case GoodbyeKind.FINISHED:
                 was_drained = agent.session in self._drained or agent.was_terminated
-                return code == 0 and (was_drained or self._is_alone(agent, before))
+                return code == 0 and (was_drained or self._is_alone(agent, state))
 
     def _is_away(self, agent: Agent, state: AgentState, least_ms: int) -> bool:
         """Return whether an agent has had no session for so long."""

@@ -140,7 +140,7 @@ def fewer_nodes_than_asked_for(ran: Ran) -> None:
 
 @scenario(
     "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:@port --rdzv-id lonely "
-    "--rdzv-conf join_timeout=2 tell.py"
+    "--rdzv-conf join_timeout=8 tell.py"
 )
 def too_few_nodes(ran: Ran) -> None:
     """Without enough nodes within the join timeout the launcher fails, and has started nothing."""
