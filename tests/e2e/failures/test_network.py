@@ -97,7 +97,11 @@ def test_node_that_is_cut_off_is_lost_and_comes_back(hosts: Hosts, direction: st
 
     assert (lost["node"], alone.node, alone.env["WORLD_SIZE"]) == ("b", "a", "1")
     assert 0.4 < took_s < LOST_S_MAX
-    assert "no message from the coordinator for 5 s" in away["why"]
+    # On a slow machine the coordinator can say so before the agent misses its messages.
+    assert any(
+        why in away["why"]
+        for why in ("no message from the coordinator for 5 s", "this session counts as lost")
+    )
     assert old[1].pid in world.marked()
     hosts.network.heal()
     again = world.mailbox.workers(2, round=both + 2)
