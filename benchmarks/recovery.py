@@ -108,11 +108,8 @@ def measure_spare(launcher: Launcher, workers: int, _: int, results: Results) ->
         ends = [agent.pidfd for agent in job.agents if agent is not victim]
         killed_ns = time.monotonic_ns()
         victim.popen.kill()
-        try:
-            kinds = (MAIN, REDUCED)
-            after = marks.await_world(size, kinds, SPARE_LIMIT_S, old=world.pids, ends=ends)
-        finally:
-            marks.end(world.pids)  # of torchrun, nothing else ends them
+        kinds = (MAIN, REDUCED)
+        after = marks.await_world(size, kinds, SPARE_LIMIT_S, old=world.pids, ends=ends)
         for column, at_ns in zip(BACK, after.last_ns, strict=True):
             results.add("spare", launcher, column, "s", (at_ns - killed_ns) / 1e9)
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.marks import BARE, TERM, Mark, Marks
-from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent_and_start
+from harness.trial import WAIT_LIMIT_S, MeasurementFailed, Process, Trial, read_parent
 
 START_LIMIT_S = 180.0
 """Longest wait for the first round. A hundred agents on two cores import gRPC for half of it."""
@@ -81,7 +81,7 @@ class Fleet:
         """Return the pid of the agent that a worker descends from."""
         pid = worker
         while pid not in self.agents:
-            pid = read_parent_and_start(pid)[0]
+            pid = read_parent(pid)
             if pid <= 1:
                 raise MeasurementFailed(f"worker {worker} has no agent")
         return pid

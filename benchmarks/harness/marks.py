@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,13 +140,6 @@ class Marks:
 
     def close(self) -> None:
         os.close(self._fd)
-
-    def end(self, workers: Collection[int]) -> None:
-        """Kill those of these workers that still run."""
-        for pid in workers:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if self.script[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
 
     def until(self, deadline_s: float, ends: Collection[int] = ()) -> Iterator[Mark]:
         """Yield marks as they come, until time.monotonic() has reached the deadline.

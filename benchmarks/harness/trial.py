@@ -44,31 +44,32 @@ class Process:
     pidfd: int
 
 
-def read_parent_and_start(pid: int) -> tuple[int, int]:
-    """Return the parent's pid, and the start time in ticks, which exposes a reused pid."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]), int(fields[19])
+def read_parent(pid: int) -> int:
+    """Return the parent's pid."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def list_tree(root: int) -> dict[int, int]:
-    """Return root and all its descendants: pid to start time."""
-    table: dict[int, tuple[int, int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                table[int(entry)] = read_parent_and_start(int(entry))
-    tree = {root: table[root][1]} if root in table else {}
-    found = [root]
+def list_pids() -> list[int]:
+    """Return all processes of this machine."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def list_tree(root: int) -> set[int]:
+    """Return root and all its descendants."""
+    parents: dict[int, int] = {}
+    for pid in list_pids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[pid] = read_parent(pid)
+    tree, found = {root}, {root}
     while found:
-        parents = set(found)
-        found = [pid for pid, (parent, _) in table.items() if parent in parents and pid not in tree]
-        tree.update((pid, table[pid][1]) for pid in found)
+        found = {pid for pid, parent in parents.items() if parent in found} - tree
+        tree |= found
     return tree
 
 
 def measure_memory(root: int, workers: Iterable[int]) -> float:
     """Return the PSS of a launcher's processes without its workers, in MB (1,000,000 bytes)."""
-    own = list_tree(root).keys() - set(workers)
+    own = list_tree(root) - set(workers)
     kibibytes = 0
     for pid in own:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -105,6 +106,7 @@ class Trial:
         self._directory = tempfile.TemporaryDirectory(prefix="launch-")
         self.folder = Path(self._directory.name)
         """Folder for logs and other files, removed afterwards."""
+        self._state = str(self.folder / "state")
         self._processes: list[Process] = []
 
     def __enter__(self) -> Self:
@@ -131,7 +133,7 @@ class Trial:
                     stderr=log,
                     start_new_session=True,
                     # A coordinator that a node hosts leaves nothing in the user's folders.
-                    env={**clean_environment(), "XDG_STATE_HOME": str(self.folder / "state")},
+                    env={**clean_environment(), "XDG_STATE_HOME": self._state},
                 )
             except OSError as error:
                 raise MeasurementFailed(f"cannot start {binary}: {error.strerror}") from error
@@ -190,11 +192,9 @@ class Trial:
                 raise MeasurementFailed(f"{process.name} exited with {process.popen.returncode}")
 
     def _end_all(self) -> None:
-        """Send SIGTERM to every group, wait, send SIGKILL to every group and to leftovers."""
-        leftovers: dict[int, int] = {}
+        """Send SIGTERM to every group, wait, send SIGKILL to every group and to what is left."""
         alive = [process for process in self._processes if process.popen.poll() is None]
         for process in alive:
-            leftovers.update(list_tree(process.popen.pid))
             os.killpg(process.popen.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         for process in alive:
@@ -202,14 +202,23 @@ class Trial:
             # Not reaped yet, so its pid has not been reused.
             os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.wait()
-        for pid, started in leftovers.items():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if read_parent_and_start(pid)[1] == started:
-                    os.kill(pid, signal.SIGKILL)
+        self._kill_left()
         for process in self._processes:
             os.close(process.pidfd)
             if process.popen.stdout is not None:
                 process.popen.stdout.close()
+
+    def _kill_left(self) -> None:
+        """Kill what the launchers have left running, wherever it is in the tree by now.
+
+        A worker of a killed torchrun runs until its collective fails, and NVRx's ft_launcher leaves
+        its monitors. All of them have the environment of their launcher.
+        """
+        mark = f"XDG_STATE_HOME={self._state}".encode()
+        for pid in list_pids():
+            with suppress(OSError):  # it has ended, or is another user's
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    os.kill(pid, signal.SIGKILL)
 
     def _read_logs(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
