@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from harness.jobs import Job, Launcher
+from harness.jobs import Job, Launcher, find_launchers
 from harness.marks import BARE, MAIN, REDUCED, TRAINING, Marks
 from harness.marks import START as START_MARK
 from harness.program import Wrong, make_parser, run
@@ -130,7 +130,7 @@ def parse_arguments() -> argparse.Namespace:
 def measure(arguments: argparse.Namespace, results: Results) -> Wrong:
     """Measure all kinds in turn."""
     kinds = [partial(bare, row) for row in ROWS]
-    kinds += [partial(importing, one, n) for n in arguments.workers for one in Launcher]
+    kinds += [partial(importing, one, n) for n in arguments.workers for one in find_launchers()]
     for number in range(arguments.runs + 1):
         # The first run does not count: it reads files from the disk.
         for kind in kinds:

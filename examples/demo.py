@@ -39,7 +39,7 @@ from demo_rounds import (
 from demo_stage import Stage, describe_end
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2
 
-TIME_LIMIT_S = 110.0
+TIME_LIMIT_S = 300.0
 """Limit for everything except the cleanup."""
 ACCURACY_MIN = 0.9
 JOB_ID = "demo"

@@ -14,7 +14,7 @@ from support.processes.commands import run_program
 from support.tries.commit import draw
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "coordinator_crash.py"
-LIMIT_S = 280
+LIMIT_S = 580
 FEW = ("--crashes=8", "--agents=8", f"--seed={draw('crashes', 10**6)}")
 """Other moments for each commit."""
 

@@ -211,7 +211,7 @@ async def test_client_survives_broken_connections(world: World) -> None:
     async def meet(rank: int) -> int:
         who, generations = Participant(rank=rank), []
         for _ in range(20):
-            answer = await client.arrive(job_id, "b", who, timeout_s=60)
+            answer = await client.arrive(job_id, "b", who, timeout_s=120)
             generations.append(answer.generation)
         assert list(range(1, 21)) == generations
         return rank
@@ -226,7 +226,7 @@ async def test_client_survives_broken_connections(world: World) -> None:
         async with (
             AsyncClient(proxy.address, token=token, epoch=int(epoch)) as client,
             client.watch_keys(job_id, "n", scope=run) as watch,
-            asyncio.timeout(100),
+            asyncio.timeout(240),
             asyncio.TaskGroup() as tasks,
         ):
             reading = tasks.create_task(read())
@@ -234,7 +234,8 @@ async def test_client_survives_broken_connections(world: World) -> None:
             for number in range(1, 101):
                 if number % 10 == 0:
                     await asyncio.to_thread(proxy.cut)
-                assert number == (await client.add_to_key(job_id, "n", 1, scope=run)).sum
+                added = await client.add_to_key(job_id, "n", 1, scope=run, timeout_s=120)
+                assert number == added.sum
 
     assert list(range(1, 101)) == reading.result()
     assert [0, 1] == [one.result() for one in meeting]

@@ -29,7 +29,9 @@ def test_too_few_nodes(world: World) -> None:
 
     assert launcher.wait() == 1
     last = launcher.stderr().splitlines()[-1]
-    assert "RendezvousTimeoutError" in last and "2 are required" in last
+    assert "RendezvousTimeoutError" in last
+    # The coordinator's verdict, or, where that comes late, what the job has waited for.
+    assert "2 are required" in last or "1 of 2 required nodes" in last
 
 
 def test_other_parameters(world: World) -> None:

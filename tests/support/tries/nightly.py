@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".nightly"
 STAMP = FOLDER / "stamp.json"
 PINS = ROOT / "constraints.txt"
-JOBS = os.environ.get("JOBS", "6")
+JOBS = os.environ.get("JOBS", "4")
+"""Tests at once. Those of this tier are heavy: more of them make each other late."""
 MINUTES = float(os.environ.get("MINUTES", "60"))
 """Of fresh seeds."""
 MATRIX = {"3.11": "", "3.12": "2.4.1", "3.13": "2.14.0", "3.14": ""}
