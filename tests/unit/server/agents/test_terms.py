@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import grpc
 import pytest
+from google.protobuf.descriptor import Descriptor
 
 from rallypoint.agent.settings import CAPABILITIES
 from rallypoint.server.agents import hello as convert
@@ -16,6 +19,7 @@ from rallypoint.v1 import job_pb2, node_service_pb2
 from rallypoint.v1 import node_service_pb2_grpc as node_grpc
 from rallypoint.wire.durations import to_ms
 from rallypoint.wire.errors import unpack_details
+from rallypoint.wire.limits import Kind, find_rule
 from support.core.served import LIMIT_S, Agent, served
 
 NOTICES = agent_pb2.CAPABILITY_NOTICES
@@ -151,3 +155,20 @@ async def test_notices_go_only_to_agents_that_pass_them_on() -> None:
 
     assert ("notices" in told["deaf"], "notices" in told["able"]) == (False, True)
     assert not welcome.HasField("notices")
+
+
+def find_wished_enums(message: Descriptor) -> Iterator[str]:
+    """Yield the full name of every enum in a message that is a wish."""
+    for field in message.fields:
+        rule = find_rule(field)
+        if field.enum_type is not None and rule is not None and rule.kind is Kind.WISH:
+            yield field.full_name
+        if field.message_type is not None:
+            yield from find_wished_enums(field.message_type)
+
+
+def test_hello_wishes_for_no_value_of_an_enum() -> None:
+    """An older coordinator would refuse a new value, and the agent could not join (versions.md)."""
+    wished = [*find_wished_enums(agent_pb2.Hello.DESCRIPTOR)]
+
+    assert [] == wished
