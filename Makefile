@@ -47,7 +47,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS)
 PYTEST_TWICE = $(BIN)/python tests/support/tries/second_try.py -n $(JOBS)
 # What the tests check of the repository itself, its words and its layout, is a part of `check`.
 HYGIENE := tests/unit/repo
-# The tests start hundreds of processes. Each would compile the package anew.
+# The tests start hundreds of processes. Each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test
