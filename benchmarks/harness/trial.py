@@ -192,7 +192,7 @@ class Trial:
                 raise MeasurementFailed(f"{process.name} exited with {process.popen.returncode}")
 
     def _end_all(self) -> None:
-        """Send SIGTERM to every group, wait, send SIGKILL to every group and to what is left."""
+        """Send SIGTERM to every group, wait, send SIGKILL to every group and to what remains."""
         alive = [process for process in self._processes if process.popen.poll() is None]
         for process in alive:
             os.killpg(process.popen.pid, signal.SIGTERM)
