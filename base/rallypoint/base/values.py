@@ -98,7 +98,7 @@ def seconds_ms(value: str | float) -> int:
 def positive_seconds_ms(value: str | float) -> int:
     """Parse the seconds of a wait, more than 0; returns milliseconds, from 1 on."""
     if not (milliseconds := seconds_ms(value)):
-        raise BadValue(f"{value!r} is no time to wait: give more than 0 s")
+        raise BadValue(f"{value!r} is too short: give more than 0 s")
     return milliseconds
 
 

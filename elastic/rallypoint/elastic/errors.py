@@ -88,7 +88,7 @@ class ProcessFailure:
             extra = data if isinstance(message, str) else message.get("extraInfo", {})
             seconds = int(extra.get("timestamp") or os.stat(self.error_file).st_mtime)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            logger.warning("%s is no error file: %r", self.error_file, error)
+            logger.warning("%s is not an error file: %r", self.error_file, error)
             return False
         self.error_file_data, self.message, self.timestamp = data, message, seconds
         return True

@@ -176,4 +176,4 @@ class RendezvousParameters:
         try:
             return int(value)
         except (TypeError, ValueError):
-            raise ValueError(f"rendezvous option {key}: {value!r} is no whole number") from None
+            raise ValueError(f"rendezvous option {key}: {value!r} is not a whole number") from None

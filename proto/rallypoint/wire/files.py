@@ -30,7 +30,7 @@ def read_regular(path: str, bytes_max: int) -> tuple[bytes, os.stat_result]:
         bytes_max: most bytes that it may have.
 
     Raises:
-        FileUnusable: it is no regular file, too large, or cannot be read.
+        FileUnusable: it is not a regular file, too large, or cannot be read.
     """
     try:
         _require_regular(path, os.stat(path))

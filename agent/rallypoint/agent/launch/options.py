@@ -224,7 +224,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     coordinator_timeout: Annotated[
         int | None,
         _seconds(
-            "how long an agent without running workers does without a coordinator; may differ "
+            "how long an agent without running workers waits for a coordinator; may differ "
             "between nodes",
             positive_seconds_ms,
             default_text="--join-timeout",

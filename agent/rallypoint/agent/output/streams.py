@@ -163,7 +163,7 @@ class FileStream:
         self._path = Path(path)
 
     def tail(self) -> str:
-        """Return the end of the file; empty if it is no regular file, which could block."""
+        """Return the end of the file; empty if it is not a regular file, which could block."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(fd, "rb") as file:

@@ -166,7 +166,7 @@ class Watchdog:
     def _read(self) -> None:
         for request in self._file.read() if self._file is not None else ():
             if request is None:
-                self._skip("a line is no request of a timer's client")
+                self._skip("a line is not a request of a timer's client")
             elif request.expires_s < 0:
                 self._timers.pop((request.pid, request.scope), None)
             else:

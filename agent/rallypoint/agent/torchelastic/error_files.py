@@ -129,7 +129,7 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
     with open(fd, "rb") as file:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(ERROR_FILE_BYTES_MAX + 1), facts
 
 

@@ -85,8 +85,8 @@ STATE = Group(
             metavar="SECONDS",
             default=None,
             default_text="never",
-            help="end when all jobs are over and all nodes have left, or no node has come for so "
-            "long, and remove the journal",
+            help="end, and remove the journal, when all jobs are over and all nodes have left, or "
+            "when no node has connected for this time",
         ),
         Flag(
             names=("--linger",),
@@ -116,8 +116,8 @@ SHARING = Group(
             metavar="N",
             default=None,
             default_text="16, or as many as the store has",
-            help="into how many parts the jobs are divided; the first coordinator of a store fixes "
-            "it for ever",
+            help="number of parts that the jobs are divided into; the first coordinator of a store "
+            "fixes it, and it cannot change",
         ),
     ),
 )

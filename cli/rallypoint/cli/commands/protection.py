@@ -41,15 +41,15 @@ PROTECTION = Group(
         file_flag(
             "--auth",
             "who may call: tokens and names of certificates, each with its role",
-            "no one is asked",
+            "no caller has to prove anything",
         ),
         Flag(
             names=("--require-auth",),
-            help="do not start unless callers have to say who they are",
+            help="do not start unless callers have to prove who they are",
         ),
     ),
-    note=f"The variable {TOKEN_VARIABLE} is one more token, with every role. All files are looked "
-    "at once a second.",
+    note=f"The variable {TOKEN_VARIABLE} is one more token, with every role. Files that are "
+    "replaced are read again within a second.",
 )
 
 

@@ -41,7 +41,7 @@ PLACES = Group(
             parse=endpoints,
             metavar="HOST:PORT,…",
             default="",
-            help="address of the coordinator, or of several that share a store; needed",
+            help="address of the coordinator, or of several that share a store; required",
         ),
         Flag(
             names=("--host",),
@@ -98,7 +98,7 @@ PROTECTION = Group(
             "clients need no certificate, and the relay shows the coordinator none",
         ),
     ),
-    note="All files are looked at once a second.",
+    note="Files that are replaced are read again within a second.",
 )
 
 

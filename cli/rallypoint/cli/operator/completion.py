@@ -84,5 +84,5 @@ def completion(
     For fish: rallypoint completion fish > ~/.config/fish/completions/rallypoint.fish
     """
     if shell not in SCRIPTS:
-        raise CommandFailed(f"{shell!r} is none of {', '.join(SCRIPTS)}", EXIT_USAGE)
+        raise CommandFailed(f"{shell!r} is not one of {', '.join(SCRIPTS)}", EXIT_USAGE)
     print(SCRIPTS[shell], end="")

@@ -126,7 +126,7 @@ def check_name(name: str) -> None:
         CommandFailed: it is none.
     """
     if not re.fullmatch(_NAME, name):
-        text = f"{name!r} is no name of a context: letters, digits, and . _ - @ after the first"
+        text = f"{name!r} is not a name for a context: letters, digits, and . _ - @ after the first"
         raise CommandFailed(text, EXIT_USAGE)
 
 

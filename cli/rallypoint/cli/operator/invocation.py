@@ -131,7 +131,7 @@ class Invocation:
         from rallypoint.cli.operator.reads.here import find_here
 
         if self.target.source:
-            return recommend("check the way: {rallypoint} doctor")
+            return recommend("find out why: {rallypoint} doctor")
         found = find_here()
         return f"on this host: {found}" if found else "name another one: -c HOST:PORT"
 

@@ -74,7 +74,7 @@ COMMON = Group(
         _common("context", "saved context to use instead of the current one", "NAME"),
         Flag(
             names=("-o", "--output"),
-            help="for people, or for programs",
+            help="table for people, json for programs",
             metavar="table|json",
             parse=member_of(Format),
             default=Format.TABLE,
@@ -90,14 +90,14 @@ COMMON = Group(
         ),
         _common("tls", "connect with TLS"),
         _common("tls-ca", "authorities that the coordinator's certificate must come from", "FILE"),
-        _common("tls-cert", "own certificate to show", "FILE"),
-        _common("tls-key", "its key", "FILE"),
+        _common("tls-cert", "certificate to show to the coordinator", "FILE"),
+        _common("tls-key", "private key of that certificate", "FILE"),
         _common(
             "tls-server-name",
             "name to expect in the coordinator's certificate instead of its host",
             "NAME",
         ),
-        _common("token-file", "file with the token to show", "FILE"),
+        _common("token-file", "file with the token for the coordinator", "FILE"),
     ),
 )
 HELP = Group("Help", (Flag(names=("-h", "--help"), prints=True, help="show this help"), VERSION))

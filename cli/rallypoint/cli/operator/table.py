@@ -17,9 +17,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("end a job", "changes.jobs"),
         "restart": ("start the workers of a job again", "changes.jobs"),
         "resize": ("change how many nodes a job takes", "changes.jobs"),
-        "drain": ("let nodes leave a job", "changes.nodes"),
+        "drain": ("take nodes out of a job, with time to save their work", "changes.nodes"),
         "cordon": ("keep nodes out of later rounds", "changes.nodes"),
-        "uncordon": ("let them in again", "changes.nodes"),
+        "uncordon": ("let nodes into rounds again", "changes.nodes"),
     },
     "Look at what workers share": {
         "barrier": ("show where workers wait for each other", "sharing.barrier"),
@@ -28,12 +28,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Coordinators": {
         "context": ("save coordinators under names, and choose one", "reads.context"),
     },
-    "Let people in": {
+    "Give access": {
         "certs": ("make a small certificate authority", "access.commands"),
         "token": ("make tokens for a coordinator", "access.commands"),
     },
     "Find out what is wrong": {
-        "doctor": ("check the way to a coordinator, and this host", "doctor.command"),
+        "doctor": ("check the connection to a coordinator, and this host", "doctor.command"),
     },
     "Shells": {
         "completion": ("print a script for bash, zsh or fish", "completion"),

@@ -146,7 +146,7 @@ def parse_rules(text: str) -> Rules:
     except msgspec.ValidationError as error:
         raise RulesInvalid(str(error)) from None
     except (ValueError, RecursionError) as error:  # also from digits, dates and depths without end
-        raise RulesInvalid(f"it is no TOML: {error}") from None
+        raise RulesInvalid(f"it is not TOML: {error}") from None
     if not 0 < len(file.token) + len(file.certificate) <= ENTRIES_MAX:
         raise RulesInvalid(f"it has no [[token]] and no [[certificate]], or over {ENTRIES_MAX}")
     seen: set[str] = set()
@@ -196,7 +196,7 @@ def _check(where: str, name: str, role: Role, jobs: list[str]) -> None:
         raise RulesInvalid(f"{where}: a relay has no jobs: each agent that it carries has its own")
     is_plain = all(0 < len(job) <= NAME_CHARS_MAX and job.isprintable() for job in jobs)
     if len(jobs) > JOBS_MAX or not is_plain:
-        raise RulesInvalid(f"{where}: jobs has over {JOBS_MAX} patterns, or one that is no word")
+        raise RulesInvalid(f"{where}: jobs has over {JOBS_MAX} patterns, or one that is not a word")
 
 
 def _digest(token: str) -> bytes:

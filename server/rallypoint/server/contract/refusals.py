@@ -189,7 +189,7 @@ TABLE: dict[details_pb2.RefusalReason.ValueType, Row] = {
     ),
     details_pb2.REFUSAL_REASON_NOT_EXPECTED: Row(
         Code.FAILED_PRECONDITION,
-        "no one expects {participant} at barrier {name}",
+        "barrier {name} does not expect {participant}",
         field="participant",
     ),
     details_pb2.REFUSAL_REASON_JOB_EXISTS: Row(

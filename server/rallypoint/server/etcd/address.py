@@ -70,7 +70,7 @@ def _parse_endpoint(text: str) -> str:
     matched = ENDPOINT.fullmatch(text)
     port = int(matched["port"] or PORT) if matched else 0
     if matched is None or not 0 < port < 65_536:
-        raise AddressInvalid(f"{text!r} is no endpoint of etcd: write {FORM}")
+        raise AddressInvalid(f"{text!r} is not an endpoint of etcd: write {FORM}")
     return f"{matched['host']}:{port}"
 
 

@@ -88,8 +88,8 @@ def test_variable_of_our_own_flag_wins_too() -> None:
     ("conf", "words"),
     [
         ("join_timeout=soon", "join_timeout: 'soon' is not a number of seconds"),
-        ("join_timeout=0", "join_timeout: '0' is no time to wait: give more than 0 s"),
-        ("timeout=0.0001", "timeout: '0.0001' is no time to wait"),
+        ("join_timeout=0", "join_timeout: '0' is too short: give more than 0 s"),
+        ("timeout=0.0001", "timeout: '0.0001' is too short"),
         ("timeout=-1", "timeout: '-1' is not between 0 s and 30 days"),
         ("last_call_timeout=x", "last_call_timeout: 'x' is not a number"),
         ("keep_alive_max_attempt=0", "keep_alive_max_attempt: '0' is not 1 or more"),

@@ -65,7 +65,7 @@ def test_wait_of_no_time_is_refused(flag: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         build_parser().read([f"{flag}=0", "a.py"], {})
 
-    assert f"{flag}: '0' is no time to wait: give more than 0 s" in capsys.readouterr().err
+    assert f"{flag}: '0' is too short: give more than 0 s" in capsys.readouterr().err
 
 
 def test_count_fits_into_the_contract() -> None:

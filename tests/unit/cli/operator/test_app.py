@@ -296,7 +296,7 @@ def test_unreachable_coordinator_is_named() -> None:
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
         "rallypoint jobs: error: no coordinator answers at 127.0.0.1:1: connection refused; "
-        "check the way: rallypoint -c 127.0.0.1:1 doctor\n"
+        "find out why: rallypoint -c 127.0.0.1:1 doctor\n"
     )
 
 
@@ -370,7 +370,7 @@ def test_help_shows_words_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "how long workers may run to save their work" in shown
     assert "[default: 60]" in shown
     assert shown.index("--drain-timeout") < shown.index("Flags of every command:")
-    assert "--wait: until all of them have left.\n\nUsage: " in shown
+    assert "--wait waits until all of them have left.\n\nUsage: " in shown
 
 
 def test_commands_load_no_process() -> None:

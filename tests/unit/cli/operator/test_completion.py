@@ -82,7 +82,7 @@ def test_commands_and_options_are_words(capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert complete(capsys, "fish", "cancel", "--r") == [
         "words",
-        "--reason\twhy; people see it later",
+        "--reason\treason to record, for people",
         "--run\tonly this run; 0: the latest",
     ]
     assert complete(capsys, "fish", "jobs", "--output=j") == ["words", "--output=json\t"]

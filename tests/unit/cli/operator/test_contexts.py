@@ -94,7 +94,7 @@ def test_any_text_is_kept(tmp_path: Path, text: str) -> None:
         (("use", "prdo"), 3, "use: error: there is no context 'prdo'; did you mean prod?"),
         (("delete", "x"), 3, "delete: error: there is no context 'x'; see rallypoint context list"),
         (("set", "new"), 2, "set: error: a new context needs a coordinator: add -c HOST[:PORT]"),
-        (("set", "a b", "-c", "x"), 2, "set: error: 'a b' is no name of a context"),
+        (("set", "a b", "-c", "x"), 2, "set: error: 'a b' is not a name for a context"),
         (("set", "new", "-c", "a b"), 2, "set: error: --coordinator: 'a b' is not HOST:PORT"),
         ((), 2, "error: no command given: list, use, set, show or delete (see rallypoint context"),
         (("usse", "prod"), 2, "error: unknown command 'usse'; did you mean use?"),

@@ -55,9 +55,9 @@ def test_options(config: dict[str, Any], expected: JobOptions) -> None:
     ("config", "text"),
     [
         ({"join_timeout": "soon"}, "join_timeout: 'soon'"),
-        ({"join_timeout": 0}, "join_timeout: 0 is no time to wait: give more than 0 s"),
-        ({"timeout": "0.0001"}, "timeout: '0.0001' is no time to wait"),
-        ({"coordinator_timeout": 0}, "coordinator_timeout: 0 is no time to wait"),
+        ({"join_timeout": 0}, "join_timeout: 0 is too short: give more than 0 s"),
+        ({"timeout": "0.0001"}, "timeout: '0.0001' is too short"),
+        ({"coordinator_timeout": 0}, "coordinator_timeout: 0 is too short"),
         ({"lease": 1}, "lease: 1 is not 1.5 to 3600 seconds"),
         ({"grow": "maybe"}, "grow: 'maybe' is neither true nor false"),
         ({"crash_loop": -2}, "crash_loop: -2 is not 0 or more"),

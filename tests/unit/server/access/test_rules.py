@@ -73,7 +73,7 @@ def test_without_a_file_each_certificate_has_every_role() -> None:
     ("text", "problem"),
     [
         ("", "it has no [[token]]"),
-        ("[[token]", "it is no TOML"),
+        ("[[token]", "it is not TOML"),
         ("[[tokens]]", "unknown field `tokens`"),
         ('[[token]]\nname = "a"\nrole = "agent"', "missing required field `sha256`"),
         (entry("a", "root", OLD), "Invalid enum value 'root'"),

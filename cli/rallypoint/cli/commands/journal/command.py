@@ -19,17 +19,15 @@ STORE = "etcd://e1:2379,e2:2379,e3:2379/rallypoint"
 STATE = Operand(
     name="STATE",
     parse=durable_place,
-    help="the journal, as the log of a coordinator begins with it: sqlite:PATH or "
+    help="the journal, as the coordinator logs it when it starts: sqlite:PATH or "
     "etcd://HOST:2379,HOST:2379/PREFIX",
 )
 FILE = Operand(
     name="FILE",
     parse=text,
-    help="a file that does not exist yet; it gets JSON lines; - is standard output",
+    help="file to write, as JSON lines; it must not exist; -: standard output",
 )
-ARCHIVE = Operand(
-    name="FILE", parse=text, help="a file that export has written; - is standard input"
-)
+ARCHIVE = Operand(name="FILE", parse=text, help="a file that export has written; -: standard input")
 
 CHOICE = Group(
     "Which records",
@@ -59,7 +57,8 @@ DIVISION = Group(
             metavar="N",
             default=0,
             default_text="as many as the file has; 16 for a file from SQLite",
-            help="into how many parts the jobs of an SQLite file are divided, for ever",
+            help="number of parts that the jobs of an SQLite file are divided into; it cannot "
+            "change",
         ),
     ),
 )
@@ -76,8 +75,8 @@ PARSERS = {
         notes=(
             "A coordinator may be running on the journal. Tokens, values of keys and payloads of "
             "barriers are left out; ids of sessions are digests, as in logs.",
-            "Records from etcd say their shard. Those of several shards come in the order of their "
-            "times, as far as the clocks of the coordinators agree.",
+            "Records from etcd name their shard. Those of several shards come in the order of "
+            "their times, as far as the clocks of the coordinators agree.",
         ),
     ),
     "verify": Parser(
@@ -104,8 +103,8 @@ PARSERS = {
         notes=(
             "A coordinator may be running on the journal. The file holds everything up to one "
             "moment: in etcd, up to one revision of all shards.",
-            "The file appears when it is whole. An export that is killed may leave FILE.*.partial, "
-            "which is of no use: delete it.",
+            "The file appears when it is complete. An export that is killed may leave "
+            "FILE.*.partial: delete it.",
             "The file holds the secret of the coordinator, with which anyone can act as its "
             "workers and agents. Only its owner may read it (mode 0600).",
         ),
@@ -120,11 +119,11 @@ PARSERS = {
             ("restore it in etcd, or move there", f"journal.jsonl {STORE}"),
         ),
         notes=(
-            "All of it is imported, or nothing. What a killed import has left is no journal; the "
-            "next import deletes it.",
+            "Everything is imported, or nothing. No coordinator opens what a killed import leaves; "
+            "the next import deletes it.",
             "A coordinator on the new journal is the same one, with the same secret: running jobs "
             "continue. Never start both.",
-            "Shards stay as many as they are: there is no way back into a file.",
+            "The number of shards cannot change, and shards cannot go back into a file.",
         ),
     ),
 }

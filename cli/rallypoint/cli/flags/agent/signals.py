@@ -74,7 +74,7 @@ GROUPS = (
                 metavar="NAME",
                 default=None,
                 default_text="none",
-                help="signal to the workers of a draining node; without a handler they die of it",
+                help="signal to the workers of a draining node; it ends those without a handler",
             ),
         ),
     ),

@@ -70,12 +70,12 @@ def issue_(
 @Command
 def new(
     name: Annotated[
-        str, option("--name", metavar="NAME", help="whose it is, for audit lines; needed")
+        str, option("--name", metavar="NAME", help="name of its holder, for audit lines; required")
     ],
     role: Annotated[
         Role,
         option(
-            "--role", metavar="ROLE", help="what its holder is: agent, operator, viewer or relay"
+            "--role", metavar="ROLE", help="role of its holder: agent, operator, viewer or relay"
         ),
     ] = Role.AGENT,
     job: Annotated[
@@ -83,11 +83,12 @@ def new(
         option("--job", metavar="PATTERN", help="only these jobs, such as train-*; repeatable"),
     ] = None,
     days: Annotated[
-        int, option("--days", metavar="N", min=0, max=36_500, help="how long; 0: for ever")
+        int,
+        option("--days", metavar="N", min=0, max=36_500, help="days until it expires; 0: never"),
     ] = 0,
     file: Annotated[
         Path | None,
-        option("--file", metavar="FILE", help="write the token there, do not show it"),
+        option("--file", metavar="FILE", help="write the token to this file, and do not print it"),
     ] = None,
 ) -> None:
     """Draw a token, and print its entry for the coordinator's --auth file."""

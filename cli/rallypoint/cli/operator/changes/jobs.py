@@ -32,20 +32,20 @@ def cancel(
         int, option("--run", metavar="N", min=0, help="only this run; 0: the latest")
     ] = 0,
     is_forced: Annotated[
-        bool, option("--force", help="also give up nodes that are silent, as if lost")
+        bool, option("--force", help="do not wait for silent nodes: count them as lost")
     ] = False,
     is_waiting: IsWaiting = False,
     wait_timeout: WaitLimit = None,
 ) -> None:
     """End a job: its workers are stopped, and its agents exit.
 
-    A job that has ended keeps its outcome, so the command may be repeated. If the latest run is not
-    that of --run, nothing is done, and the exit code is 1. --wait: until every agent has left.
+    A job that has ended keeps its outcome, so you can repeat the command. If the latest run is not
+    that of --run, nothing changes, and the exit code is 1. --wait waits until every agent has left.
 
-    --force: nodes that have missed two heartbeats are not waited for, and new agents may take their
-    names at once. Others still end by themselves. It stops no worker on a silent node: if the node
-    is only cut off, they run until it reaches the coordinator, or --fence-after ends them. The next
-    round waits for --fence-after. Without it, make sure that the hosts are down.
+    --force does not wait for nodes that have missed two heartbeats, and lets new agents take their
+    names at once. It stops no worker on a silent node: if the node is only cut off, its workers run
+    until it reaches the coordinator, or until --fence-after ends them. The next round waits for
+    --fence-after. If the job has none, make sure that the silent hosts are down.
     """
     from rallypoint.cli.operator.changes.goals import RunEnds
     from rallypoint.cli.operator.changes.words import describe_cancel
@@ -114,9 +114,9 @@ def resize(
 ) -> None:
     """Change how many nodes a job takes, or how many restarts, until its run ends.
 
-    A round with too few or too many nodes is stopped and begins again with those that fit. If there
-    are fewer than MIN, this is refused without --force. With more room nodes join as they come. The
-    agents' own flags do not change. --wait: until a round of that size runs.
+    A round with too few or too many nodes is stopped, and a new one begins with those that fit. If
+    fewer than MIN are connected, this needs --force. If there is more room, nodes join as they
+    come. The flags of the agents stay as they are. --wait waits until a round of that size runs.
     """
     from rallypoint.cli.operator.changes.goals import RoundFits
     from rallypoint.cli.operator.changes.words import describe_resize

@@ -46,10 +46,10 @@ def drain(
     is_waiting: IsWaiting = False,
     wait_timeout: DrainWaitLimit = None,
 ) -> None:
-    """Let nodes leave a job: their workers learn it, and have time to save their work.
+    """Take nodes out of a job, after their workers have had time to save their work.
 
-    The job continues without the nodes, and their agents exit with 0. After several requests the
-    earliest end counts. --wait: until all of them have left.
+    The job continues without the nodes, and their agents exit with 0. If you drain a node again,
+    the earlier end counts. --wait waits until all of them have left.
     """
     from rallypoint.cli.operator.changes.words import describe_drain
     from rallypoint.wire.durations import set_ms

@@ -12,8 +12,10 @@ from rallypoint.cli.operator.options import option
 WAIT_S = 60.0
 """Workers have 30 s to stop unless the job says otherwise, and the next round takes seconds."""
 
-Reason = Annotated[str, option("--reason", "-r", metavar="TEXT", help="why; people see it later")]
-IsWaiting = Annotated[bool, option("--wait", help="return when it has come true")]
+Reason = Annotated[
+    str, option("--reason", "-r", metavar="TEXT", help="reason to record, for people")
+]
+IsWaiting = Annotated[bool, option("--wait", help="return only when it has taken effect")]
 
 
 def _limit(default: str) -> Any:
@@ -22,7 +24,7 @@ def _limit(default: str) -> Any:
         metavar="SECONDS",
         min=0.0,
         max=TIMEOUT_S_MAX,
-        help=f"wait for at most so long (without: {default}); then the exit code is 4",
+        help=f"longest wait, after which the exit code is 4 (without it: {default})",
     )
 
 

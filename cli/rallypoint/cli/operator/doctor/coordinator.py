@@ -118,7 +118,7 @@ def check_refusal(failure: Failure, access: Access, *, is_relayed: bool = False)
         case "ROLE_NOT_ALLOWED" | "JOB_NOT_ALLOWED" | "PERMISSION_DENIED" | "UNAUTHENTICATED":
             return problem(TOKEN, f"the coordinator refuses the token: {text}", _NEW_TOKEN)
         case "UNIMPLEMENTED":
-            what = "what listens speaks gRPC, but is no coordinator, or a much older one"
+            what = "what listens speaks gRPC, but is not a coordinator, or a much older one"
             advice = "check the port of the coordinator: its log begins with it"
             return problem(SERVICE, what, advice)
         case "UNAVAILABLE" | "DEADLINE_EXCEEDED":

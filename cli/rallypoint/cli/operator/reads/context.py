@@ -88,7 +88,7 @@ def set_(invocation: Invocation, name: Name) -> None:
 def show(
     invocation: Invocation,
     name: Annotated[
-        str, argument("NAME", help="name of the context; left out: the current one")
+        str, argument("NAME", help="name of the context; without it: the current one")
     ] = "",
 ) -> None:
     """Show a context."""

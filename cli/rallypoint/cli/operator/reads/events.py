@@ -23,9 +23,9 @@ PREFIX = "EVENT_KIND_"
 @Command
 def events(
     invocation: Invocation,
-    job: Annotated[str, argument("JOB", help="name of a job; left out: of all jobs")] = "",
+    job: Annotated[str, argument("JOB", help="name of a job; without it: all jobs")] = "",
     follows: Annotated[
-        bool, option("--follow", "-f", help="then print each new event, until Ctrl-C")
+        bool, option("--follow", "-f", help="also print each new event, until Ctrl-C")
     ] = False,
     last: Annotated[
         int | None,
@@ -38,8 +38,8 @@ def events(
 ) -> None:
     """Print what has happened to a job, or to all jobs, the oldest first.
 
-    The coordinator keeps the latest 512 events of each job, also of those that are gone. With
-    --output json they are an array, or with --follow an object on each line.
+    The coordinator keeps the latest 512 events of each job, and keeps those of a job that
+    is gone. --output json prints an array, or with --follow an object on each line.
     """
     from rallypoint.cli.operator.reads.left import LeftJobs
     from rallypoint.cli.operator.views.events import describe_event, hang

@@ -20,9 +20,9 @@ def jobs(
 ) -> None:
     """List the jobs of a coordinator: those that wait, those that run, those that have ended.
 
-    The newest of each come first. AGE counts from the start of a run; of one that has ended it says
-    when. REASON says what a job waits for, or what has failed last. In a narrow terminal some
-    columns are left out. JSON has all, by name.
+    The newest of each come first. AGE is the time since a run began, or how long ago it ended.
+    REASON says what a job waits for, or what failed last. A narrow terminal shows fewer columns.
+    JSON has every job with all its fields, ordered by name.
     """
     from rallypoint.cli.operator.views.words import OPEN_PHASES, describe_job, find_urgency
 

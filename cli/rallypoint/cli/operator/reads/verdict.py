@@ -16,13 +16,13 @@ def verdict(
     job: Job,
     run: Annotated[
         int | None,
-        argument("RUN", min=1, help="number of a run; left out: the latest"),
+        argument("RUN", min=1, help="number of a run; without it: the latest"),
     ] = None,
 ) -> None:
     """Say what failed first in a run, where and why, and what the coordinator did about it.
 
-    It is about the latest round that failed. Of an earlier run, the coordinator keeps no output of
-    workers. With --output json, it is null when nothing has failed.
+    The verdict is about the latest round that failed. For an earlier run it lacks the output of
+    workers, which the coordinator does not keep. JSON is null when nothing has failed.
     """
     from rallypoint.cli.operator.views.verdicts import render_verdict
 

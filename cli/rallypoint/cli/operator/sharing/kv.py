@@ -43,7 +43,7 @@ Worker = Annotated[
         "-w",
         metavar="PID",
         min=0,
-        help="take the token of this process here; without: RALLYPOINT_WORKER_TOKEN",
+        help="use the token of this local process; without it: RALLYPOINT_WORKER_TOKEN",
     ),
 ]
 InScope = Annotated[
@@ -67,7 +67,7 @@ def get(
 ) -> None:
     """Print the value of a key.
 
-    A pipe gets its bytes as they are. A terminal gets a line of text.
+    In a pipe its bytes are printed as they are, on a terminal as a line of text.
     """
     from rallypoint.client.errors import KeysMissing
 

@@ -82,7 +82,7 @@ def describe_value(value: bytes) -> str:
     try:
         text = to_printable_line(value.decode())
     except UnicodeDecodeError:
-        return f"({len(value)} bytes that are no text)"
+        return f"({len(value)} bytes that are not text)"
     if len(text) <= VALUE_CHARS_MAX:
         return text
     return f"{text[:VALUE_CHARS_MAX]}… ({len(value)} bytes)"
@@ -93,7 +93,7 @@ def describe_value_whole(value: bytes) -> str:
     try:
         return to_printable_lines(value.decode())
     except UnicodeDecodeError:
-        return f"({len(value)} bytes that are no text; a pipe gets them)"
+        return f"({len(value)} bytes that are not text; a pipe gets them)"
 
 
 def describe_event(event: keys_pb2.KeyEvent) -> str:

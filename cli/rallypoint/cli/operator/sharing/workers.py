@@ -63,7 +63,7 @@ def find_proof(
         text = f"process {pid} was forked with --preload, and no one can read its token: "
         text += f"name a program that a worker has started, --worker PID, or set {TOKEN}"
         raise CommandFailed(text, EXIT_NOT_ALLOWED)
-    return _read(found, f"process {pid} is no worker: ")
+    return _read(found, f"process {pid} is not a worker: ")
 
 
 def _read(environment: Mapping[str, str], whose: str) -> WorkerProof:

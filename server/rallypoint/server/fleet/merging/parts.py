@@ -195,7 +195,7 @@ def read_position(text: str, count: int, path: str) -> list[int]:
         return [0] * count
     parts = text.split(".")
     is_one = all(re.fullmatch("[0-9a-f]{1,14}", part) for part in parts)
-    require(is_one and len(parts) == count, path, f"is no position in {count} shards")
+    require(is_one and len(parts) == count, path, f"is not a position in {count} shards")
     numbers = [int(part, 16) for part in parts]
-    require(max(numbers) <= NUMBER_MAX, path, f"is no position in {count} shards")
+    require(max(numbers) <= NUMBER_MAX, path, f"is not a position in {count} shards")
     return numbers

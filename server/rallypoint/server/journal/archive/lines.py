@@ -156,7 +156,9 @@ def _read_head(line: bytes, name: str) -> Head:
     if not is_hex or len(head.secret) != SECRET_BYTES:
         raise JournalUnreadable(f"{name}: its first line has no valid identity or secret")
     if not 0 <= head.shards <= SHARDS_MAX:
-        raise JournalUnreadable(f"{name}: {head.shards} is no number of shards: 1 to {SHARDS_MAX}")
+        raise JournalUnreadable(
+            f"{name}: {head.shards} is not a valid number of shards (1 to {SHARDS_MAX})"
+        )
     return head
 
 

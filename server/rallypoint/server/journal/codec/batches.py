@@ -77,7 +77,7 @@ def decode_batch(data: bytes) -> Batch:
     try:
         message = batch_pb2.Batch.FromString(data)
     except DecodeError:
-        raise JournalUnreadable("the journal is damaged: a batch is no message") from None
+        raise JournalUnreadable("the journal is damaged: a batch is not a message") from None
     check_format(message.format)
     _refuse_unknown(message, data)
     try:

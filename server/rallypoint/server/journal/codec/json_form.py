@@ -43,13 +43,13 @@ def from_json(data: object) -> JournalRecord:
     """
     message = batch_pb2.Record()
     if not isinstance(data, dict):
-        raise _no_record("it is no object")
+        raise _no_record("it is not an object")
     try:
         ParseDict(data, message)
         _refuse_redacted(data, message.DESCRIPTOR)
         return decode_record(message)
     except SystemError:  # what protobuf raises for half a surrogate pair as a name
-        raise _no_record("the name of a value is no text") from None
+        raise _no_record("the name of a value is not text") from None
     except (ParseError, BadMessage, ValueError, OverflowError) as error:
         raise _no_record(str(error).splitlines()[0]) from None
 

@@ -55,7 +55,7 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
         JournalFailed: when it cannot be used for another reason.
     """
     if shards is not None and not 0 < shards <= SHARDS_MAX:
-        raise JournalFailed(f"{shards} is no number of shards: 1 to {SHARDS_MAX}")
+        raise JournalFailed(f"{shards} is not a valid number of shards (1 to {SHARDS_MAX})")
     values = (
         str(FORMAT),
         secrets.token_hex(IDENTITY_BYTES),
@@ -84,7 +84,7 @@ async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None)
     fleet = _decode(found, prefix)
     if shards not in (None, fleet.shard_count):
         raise StoreMismatch(
-            f"{prefix} has {fleet.shard_count} shards for ever: leave --shards out,"
+            f"{prefix} has {fleet.shard_count} shards, which cannot change: leave --shards out,"
             " or give another prefix"
         )
     return fleet

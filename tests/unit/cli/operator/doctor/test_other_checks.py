@@ -236,7 +236,7 @@ def test_versions_need_a_protocol_in_common(newer: int, level: Level, text: str)
         (
             "",
             "UNIMPLEMENTED",
-            "what listens speaks gRPC, but is no coordinator, or a much older one",
+            "what listens speaks gRPC, but is not a coordinator, or a much older one",
         ),
         ("", "UNAVAILABLE", "no answer: why"),
         ("INTERNAL", "INTERNAL", "it fails with INTERNAL: why"),

@@ -70,7 +70,7 @@ def test_participants_are_named_by_kind() -> None:
     ("value", "text"),
     [
         (b"1\x1b[31m2", "12"),
-        (b"\xff\xfe", "(2 bytes that are no text)"),
+        (b"\xff\xfe", "(2 bytes that are not text)"),
         (b"x" * 300, "x" * 200 + "… (300 bytes)"),
         (b"", ""),
     ],
@@ -124,7 +124,7 @@ def test_what_is_no_worker_says_so(tmp_path: Path) -> None:
 
     advice = "name one that runs here, --worker PID, or set RALLYPOINT_WORKER_TOKEN"
     assert failures == [
-        (77, f"process 12 is no worker: {advice}"),
+        (77, f"process 12 is not a worker: {advice}"),
         (3, "there is no process 13 on this host"),
         (77, f"keys are for the workers of a job alone: {advice}"),
     ]

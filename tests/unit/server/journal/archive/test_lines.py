@@ -74,8 +74,8 @@ def test_shards_come_back() -> None:
         (1, {"shard": 3}, "line 2: there is no shard 3"),
         (1, {"shard": -1}, "line 2: there is no shard -1"),
         (0, {"shards": 0}, "line 4: there is no shard 2"),
-        (0, {"shards": 9_999}, "9999 is no number of shards: 1 to 1024"),
-        (0, {"shards": -1}, "-1 is no number of shards"),
+        (0, {"shards": 9_999}, r"9999 is not a valid number of shards \(1 to 1024\)"),
+        (0, {"shards": -1}, "-1 is not a valid number of shards"),
     ],
 )
 def test_shard_that_cannot_be_is_refused(at: int, change: dict[str, int], text: str) -> None:

@@ -39,9 +39,9 @@ async def test_number_of_shards_stays(etcd: Cluster, connect: Connect, prefix: s
         assert (await open_fleet(client, prefix)).shard_count == 4
 
     assert [prefix] == [line["prefix"] for line in lines if line["event"] == "store_created"]
-    with pytest.raises(JournalFailed, match="has 4 shards for ever"):
+    with pytest.raises(JournalFailed, match="has 4 shards, which cannot change"):
         await open_fleet(client, prefix, 8)
-    with pytest.raises(JournalFailed, match="0 is no number of shards"):
+    with pytest.raises(JournalFailed, match="0 is not a valid number of shards"):
         await open_fleet(client, prefix, 0)
 
 
