@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -272,15 +274,19 @@ def test_longest_job_fits_into_a_message() -> None:
 
 @pytest.mark.parametrize("with_nodes", [True, False])
 def test_steps_of_a_large_answer_are_short(with_nodes: bool) -> None:
-    """None is longer than a slice may be, even on a busy machine."""
+    """None is longer than a slice may be. What a busy machine adds strikes each run elsewhere."""
     state, job = large_job(2_000, 8)
-    picture = take_picture(state, job, 0)
-    longest_s, began_s = 0.0, time.thread_time()
-    for _ in fill(picture, with_nodes=with_nodes):
-        longest_s = max(longest_s, time.thread_time() - began_s)
-        began_s = time.thread_time()
+    runs: list[list[float]] = []
+    gc.disable()  # a collection looks at what all tests have left
+    try:
+        for _ in range(5):
+            picture, times = take_picture(state, job, 0), [time.thread_time()]
+            times += [time.thread_time() for _ in fill(picture, with_nodes=with_nodes)]
+            runs.append([after - before for before, after in pairwise(times)])
+    finally:
+        gc.enable()
 
-    assert longest_s < 4 * SLICE_S
+    assert max(map(min, zip(*runs, strict=True))) < 4 * SLICE_S
 
 
 async def test_others_run_while_an_answer_is_built() -> None:

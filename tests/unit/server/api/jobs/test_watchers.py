@@ -133,7 +133,6 @@ class DeafContext:
 
 async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it no longer counts as a watcher; one that waits for a change is not ended."""
-    monkeypatch.setattr(stalls, "STALL_S_MAX", 0.02)
     services: list[Any] = []
     genuine = job_service.JobService.__init__
 
@@ -147,7 +146,8 @@ async def test_watcher_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPat
         async with watching(server, "job", 1) as calls:
             await read_all(calls)
             deaf: Any = DeafContext()
-            with pytest.raises(CallRefused) as caught:
+            with monkeypatch.context() as hasty, pytest.raises(CallRefused) as caught:
+                hasty.setattr(stalls, "STALL_S_MAX", 0.02)
                 await services[0].WatchJob(service_pb2.WatchJobRequest(job_id="job"), deaf)
             await cordon(server, "job", "n1")
             await read_all(calls)
