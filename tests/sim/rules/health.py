@@ -199,8 +199,10 @@ def _pauses_ms(spec: JobSpec, timing: Timing) -> int:
     pauses_ms = SLACK_MS + LAST_CALL_FACTOR * spec.last_call_ms
     if spec.restart_backoff_ms:
         pauses_ms += BACKOFF_MS_MAX
-    if spec.fence_ms:
-        pauses_ms += spec.fence_ms + FENCE_SLACK_MS + timing.compute_lease_ms(spec, sessions=0)
+    if spec.fence_after_ms:
+        pauses_ms += (
+            spec.fence_after_ms + FENCE_SLACK_MS + timing.compute_lease_ms(spec, sessions=0)
+        )
     return pauses_ms
 
 

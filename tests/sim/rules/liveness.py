@@ -41,7 +41,7 @@ def bound_ms(world: World) -> int:
         if server is not None and job.job_id in server.state.jobs:
             growths = server.state.jobs[job.job_id].counts.growths
         grow_ms = min(spec.grow_after_ms << min(growths + 2, 16), GROW_AFTER_MS_MAX)
-        waits_ms = LAST_CALL_FACTOR * (spec.last_call_ms + spec.settle_ms)
+        waits_ms = LAST_CALL_FACTOR * (spec.last_call_ms + spec.settle_time_ms)
         stop_ms = spec.shutdown_timeout_ms + timing.stop_slack_ms + 12_000
         join_ms = max(spec.join_timeout_ms, *(plan.coordinator_timeout_ms for plan in job.nodes))
         job_ms = 2 * notice_ms + 3 * stop_ms + timing.start_due_ms + join_ms + waits_ms + grow_ms

@@ -147,7 +147,7 @@ class FenceHolds(Checker):
 
     def spawned(self, process: Process) -> None:
         plan = process.host.plan
-        if plan.spec.fence_ms == 0:
+        if plan.spec.fence_after_ms == 0:
             return
         for host in self.world.hosts:
             for other in host.processes if host.plan.job_id == plan.job_id else ():

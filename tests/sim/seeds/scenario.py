@@ -83,7 +83,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         max_restarts=rng.choice((0, 1, 3, 20)),
         join_timeout_ms=rng.choice((8_000, 20_000)),
         last_call_ms=rng.choice((0, 300, 1_500)),
-        settle_ms=rng.choice((0, 300, 1_500)),
+        settle_time_ms=rng.choice((0, 300, 1_500)),
         grow_after_ms=rng.choice((200, 1_500)),
         grow=not uses(Feature.NO_GROWTH, 0.4),
         shutdown_timeout_ms=rng.choice((200, 1_000, 3_000)),
@@ -92,7 +92,11 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
     )
     if uses(Feature.EXIT_CODES, 0.6):
         is_final = rng.random() < 0.5
-        spec = replace(spec, no_retry=(17,)) if is_final else replace(spec, no_requeue=(17,))
+        spec = (
+            replace(spec, no_retry_exit_codes=(17,))
+            if is_final
+            else replace(spec, no_requeue_exit_codes=(17,))
+        )
     if uses(Feature.QUARANTINE, 0.9):
         spec = replace(
             spec,
@@ -109,7 +113,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
     if uses(Feature.FENCE, 0.8):
         beyond_ms = BEATS_PER_LEASE * Timing().compute_heartbeat_ms(spec, sessions=0)
         beyond_ms = max(beyond_ms, rng.choice((3_000, 3_000, 3_000, 9_000)))
-        spec = replace(spec, fence_ms=spec.shutdown_timeout_ms + beyond_ms)
+        spec = replace(spec, fence_after_ms=spec.shutdown_timeout_ms + beyond_ms)
     nodes = rng.randint(low, min(high + 2, options.nodes_max))
     is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
     workers = rng.randint(1, options.workers_max)

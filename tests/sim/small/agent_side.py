@@ -48,7 +48,7 @@ class AgentSide(ServerSide):
                 shutdown_timeout_ms=plan.spec.shutdown_timeout_ms,
                 drain_ms=plan.drain_ms,
                 drain_signal=SIGUSR1,
-                fence_ms=plan.spec.fence_ms,
+                fence_ms=plan.spec.fence_after_ms,
                 coordinator_timeout_ms=plan.coordinator_timeout_ms,
                 away_since_ms=self.now_ms,
             ),

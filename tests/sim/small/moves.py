@@ -106,7 +106,7 @@ class Play(AgentSide):
                 first, second, *rest = self.streams[place].down
                 assert isinstance(first, Down)
                 self._set(place, down=(second, *rest))
-            case Mishap.SILENCE if self.arena.plans[number].spec.fence_ms:
+            case Mishap.SILENCE if self.arena.plans[number].spec.fence_after_ms:
                 self._fall_silent(number)
             case Mishap.SILENCE:
                 self._put(number, was_missed=True)

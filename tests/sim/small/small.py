@@ -83,11 +83,11 @@ class Bounds:
             max_restarts=self.max_restarts,
             join_timeout_ms=20_000,
             last_call_ms=1_000,
-            settle_ms=1_000,
+            settle_time_ms=1_000,
             grow_after_ms=1_000,
             shutdown_timeout_ms=1_000,
             restart_backoff_ms=100,
-            fence_ms=self.fence_ms,
+            fence_after_ms=self.fence_ms,
         )
 
 

@@ -78,7 +78,7 @@ class Agent:
             drain_ms=host.plan.drain_ms,
             drain_signal=SIGUSR1,
             coordinator_timeout_ms=host.plan.coordinator_timeout_ms,
-            fence_ms=spec.fence_ms,
+            fence_ms=spec.fence_after_ms,
             away_since_ms=world.clock.now_ms,
         )
         self.is_gone = False

@@ -127,7 +127,7 @@ def settings_of(plan: NodePlan, spec: JobSpec, session: str) -> Settings:
         drain_signal=None,
         coordinator_timeout_ms=plan.coordinator_timeout_ms,
         outcome_timeout_ms=0,
-        fence_ms=spec.fence_ms,
+        fence_ms=spec.fence_after_ms,
         signals=(),
         incarnation=session,
         environment={},

@@ -28,6 +28,6 @@ def growing() -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
     a, b = bench.run_round("a", "b")
     bench.advance(60_000)
     (c,) = bench.join("c")
-    bench.advance(bench.spec.settle_ms)
+    bench.advance(bench.spec.settle_time_ms)
     assert RoundReason.GROWTH is stop_reason(a)
     return bench, a, b, c

@@ -166,7 +166,7 @@ def farewell() -> Bench:
 
 
 def fenced() -> Bench:
-    bench, agents = running(replace(SPEC, grow=False, fence_ms=20_000), nodes=3)
+    bench, agents = running(replace(SPEC, grow=False, fence_after_ms=20_000), nodes=3)
     agents[2].break_off()
     bench.advance(1_000)
     bench.obey(agents[0], agents[1])

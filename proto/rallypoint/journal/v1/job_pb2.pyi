@@ -102,20 +102,20 @@ class JobSpec(_message.Message):
     MAX_RESTARTS_FIELD_NUMBER: _builtins.int
     JOIN_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     LAST_CALL_MS_FIELD_NUMBER: _builtins.int
-    SETTLE_MS_FIELD_NUMBER: _builtins.int
+    SETTLE_TIME_MS_FIELD_NUMBER: _builtins.int
     GROW_AFTER_MS_FIELD_NUMBER: _builtins.int
     GROW_FIELD_NUMBER: _builtins.int
     SHUTDOWN_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     RESTART_BACKOFF_MS_FIELD_NUMBER: _builtins.int
-    FENCE_MS_FIELD_NUMBER: _builtins.int
-    NO_RETRY_FIELD_NUMBER: _builtins.int
-    NO_REQUEUE_FIELD_NUMBER: _builtins.int
+    FENCE_AFTER_MS_FIELD_NUMBER: _builtins.int
+    NO_RETRY_EXIT_CODES_FIELD_NUMBER: _builtins.int
+    NO_REQUEUE_EXIT_CODES_FIELD_NUMBER: _builtins.int
     QUARANTINE_AFTER_FIELD_NUMBER: _builtins.int
     QUARANTINE_WINDOW_MS_FIELD_NUMBER: _builtins.int
     QUARANTINE_COOLDOWN_MS_FIELD_NUMBER: _builtins.int
     MAX_REFORMATIONS_FIELD_NUMBER: _builtins.int
     CRASH_LOOP_FIELD_NUMBER: _builtins.int
-    PROGRESS_MS_FIELD_NUMBER: _builtins.int
+    PROGRESS_AFTER_MS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
@@ -130,7 +130,7 @@ class JobSpec(_message.Message):
     """How long a first round below `max_nodes` waits for more nodes; every arrival restarts the
     wait.
     """
-    settle_ms: _builtins.int
+    settle_time_ms: _builtins.int
     """How long newcomers are collected before a growth; every arrival restarts the wait."""
     grow_after_ms: _builtins.int
     """Youngest age at which a round is stopped for growth; doubles with every growth."""
@@ -140,7 +140,7 @@ class JobSpec(_message.Message):
     """Between the stop signal and SIGKILL."""
     restart_backoff_ms: _builtins.int
     """Pause before the third restart in a row without progress; 0 turns pauses off."""
-    fence_ms: _builtins.int
+    fence_after_ms: _builtins.int
     """How long a node's processes may live after it was last heard; 0: rounds do not wait."""
     quarantine_after: _builtins.int
     """Failures within the window that set a node aside; 0 turns quarantine off."""
@@ -152,18 +152,18 @@ class JobSpec(_message.Message):
     """Uncharged re-formations in a row without progress; 0 or more."""
     crash_loop: _builtins.int
     """The run ends when the same early death occurs this often in a row; 0 turns that off."""
-    progress_ms: _builtins.int
+    progress_after_ms: _builtins.int
     """A round that lived this long has made progress."""
     heartbeat_interval_ms: _builtins.int
     """Requested time between heartbeats; 0: the coordinator's."""
     lease_ms: _builtins.int
     """Requested lease: how long a silent node counts as alive; 0: the coordinator's."""
     @_builtins.property
-    def no_retry(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+    def no_retry_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Exit codes of workers after which the run fails at once; sorted."""
 
     @_builtins.property
-    def no_requeue(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+    def no_requeue_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Exit codes after which a scheduler must not start the run again either; sorted."""
 
     def __init__(
@@ -174,26 +174,26 @@ class JobSpec(_message.Message):
         max_restarts: _builtins.int = ...,
         join_timeout_ms: _builtins.int | None = ...,
         last_call_ms: _builtins.int | None = ...,
-        settle_ms: _builtins.int | None = ...,
+        settle_time_ms: _builtins.int | None = ...,
         grow_after_ms: _builtins.int | None = ...,
         grow: _builtins.bool | None = ...,
         shutdown_timeout_ms: _builtins.int | None = ...,
         restart_backoff_ms: _builtins.int | None = ...,
-        fence_ms: _builtins.int = ...,
-        no_retry: _abc.Iterable[_builtins.int] | None = ...,
-        no_requeue: _abc.Iterable[_builtins.int] | None = ...,
+        fence_after_ms: _builtins.int = ...,
+        no_retry_exit_codes: _abc.Iterable[_builtins.int] | None = ...,
+        no_requeue_exit_codes: _abc.Iterable[_builtins.int] | None = ...,
         quarantine_after: _builtins.int | None = ...,
         quarantine_window_ms: _builtins.int | None = ...,
         quarantine_cooldown_ms: _builtins.int | None = ...,
         max_reformations: _builtins.int | None = ...,
         crash_loop: _builtins.int | None = ...,
-        progress_ms: _builtins.int | None = ...,
+        progress_after_ms: _builtins.int | None = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_ms", b"_progress_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_ms", b"_settle_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "min_nodes", b"min_nodes", "progress_ms", b"progress_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_ms", b"settle_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "min_nodes", b"min_nodes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_ms", b"_progress_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_ms", b"_settle_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "fence_ms", b"fence_ms", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "lease_ms", b"lease_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue", b"no_requeue", "no_retry", b"no_retry", "progress_ms", b"progress_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_ms", b"settle_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "fence_after_ms", b"fence_after_ms", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "lease_ms", b"lease_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
     _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015
@@ -211,8 +211,8 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__max_reformations: _TypeAlias = _typing.Literal["_max_reformations", b"_max_reformations"]  # noqa: Y015
     _WhichOneofReturnType__min_nodes: _TypeAlias = _typing.Literal["min_nodes"]  # noqa: Y015
     _WhichOneofArgType__min_nodes: _TypeAlias = _typing.Literal["_min_nodes", b"_min_nodes"]  # noqa: Y015
-    _WhichOneofReturnType__progress_ms: _TypeAlias = _typing.Literal["progress_ms"]  # noqa: Y015
-    _WhichOneofArgType__progress_ms: _TypeAlias = _typing.Literal["_progress_ms", b"_progress_ms"]  # noqa: Y015
+    _WhichOneofReturnType__progress_after_ms: _TypeAlias = _typing.Literal["progress_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__progress_after_ms: _TypeAlias = _typing.Literal["_progress_after_ms", b"_progress_after_ms"]  # noqa: Y015
     _WhichOneofReturnType__quarantine_after: _TypeAlias = _typing.Literal["quarantine_after"]  # noqa: Y015
     _WhichOneofArgType__quarantine_after: _TypeAlias = _typing.Literal["_quarantine_after", b"_quarantine_after"]  # noqa: Y015
     _WhichOneofReturnType__quarantine_cooldown_ms: _TypeAlias = _typing.Literal["quarantine_cooldown_ms"]  # noqa: Y015
@@ -221,8 +221,8 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__quarantine_window_ms: _TypeAlias = _typing.Literal["_quarantine_window_ms", b"_quarantine_window_ms"]  # noqa: Y015
     _WhichOneofReturnType__restart_backoff_ms: _TypeAlias = _typing.Literal["restart_backoff_ms"]  # noqa: Y015
     _WhichOneofArgType__restart_backoff_ms: _TypeAlias = _typing.Literal["_restart_backoff_ms", b"_restart_backoff_ms"]  # noqa: Y015
-    _WhichOneofReturnType__settle_ms: _TypeAlias = _typing.Literal["settle_ms"]  # noqa: Y015
-    _WhichOneofArgType__settle_ms: _TypeAlias = _typing.Literal["_settle_ms", b"_settle_ms"]  # noqa: Y015
+    _WhichOneofReturnType__settle_time_ms: _TypeAlias = _typing.Literal["settle_time_ms"]  # noqa: Y015
+    _WhichOneofArgType__settle_time_ms: _TypeAlias = _typing.Literal["_settle_time_ms", b"_settle_time_ms"]  # noqa: Y015
     _WhichOneofReturnType__shutdown_timeout_ms: _TypeAlias = _typing.Literal["shutdown_timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__shutdown_timeout_ms: _TypeAlias = _typing.Literal["_shutdown_timeout_ms", b"_shutdown_timeout_ms"]  # noqa: Y015
     @_typing.overload
@@ -242,7 +242,7 @@ class JobSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_nodes) -> _WhichOneofReturnType__min_nodes | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress_ms) -> _WhichOneofReturnType__progress_ms | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress_after_ms) -> _WhichOneofReturnType__progress_after_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__quarantine_after) -> _WhichOneofReturnType__quarantine_after | None: ...
     @_typing.overload
@@ -252,7 +252,7 @@ class JobSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_backoff_ms) -> _WhichOneofReturnType__restart_backoff_ms | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__settle_ms) -> _WhichOneofReturnType__settle_ms | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__settle_time_ms) -> _WhichOneofReturnType__settle_time_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shutdown_timeout_ms) -> _WhichOneofReturnType__shutdown_timeout_ms | None: ...
 

@@ -75,17 +75,7 @@ STOP = Mapper(DesiredStop, agent_pb2.Stop, apart=("drain",))
 STANDBY = Mapper(DesiredStandby, agent_pb2.Standby)
 FINISHED = Mapper(DesiredFinished, agent_pb2.Finished, apart=("verdict", "no_requeue"))
 PROGRAM = Mapper(Program, agent_pb2.Program)
-SPEC = Mapper(
-    JobSpec,
-    job_pb2.JobSpec,
-    {
-        "settle_ms": "settle_time",
-        "fence_ms": "fence_after",
-        "no_retry": "no_retry_exit_codes",
-        "no_requeue": "no_requeue_exit_codes",
-        "progress_ms": "progress_after",
-    },
-)
+SPEC = Mapper(JobSpec, job_pb2.JobSpec)
 ERROR = Mapper(ErrorRecord, node_pb2.ErrorRecord, {"before_exit_ms": "age_at_exit"})
 EXIT = Mapper(
     WorkerExit,

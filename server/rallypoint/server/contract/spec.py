@@ -38,11 +38,11 @@ def _read(spec: job_pb2.JobSpec, path: str) -> JobSpec:
     fits = spec.min_nodes <= spec.max_nodes
     require(fits, f"{path}.max_nodes", "must be at least min_nodes")
     taken = SPEC.to_struct(spec)
-    taken = replace(
-        taken, no_retry=_exit_codes(taken.no_retry), no_requeue=_exit_codes(taken.no_requeue)
-    )
+    no_retry = _exit_codes(taken.no_retry_exit_codes)
+    no_requeue = _exit_codes(taken.no_requeue_exit_codes)
+    taken = replace(taken, no_retry_exit_codes=no_retry, no_requeue_exit_codes=no_requeue)
     _require_fence(taken, path)
-    both = set(taken.no_retry) & set(taken.no_requeue)
+    both = set(no_retry) & set(no_requeue)
     problem = f"{min(both, default=0)} is in no_retry_exit_codes too"
     require(not both, f"{path}.no_requeue_exit_codes", problem)
     return taken
@@ -55,7 +55,7 @@ def _require_fence(spec: JobSpec, path: str) -> None:
     """
     beats_ms = BEATS_PER_LEASE * _TIMING.compute_heartbeat_ms(spec, sessions=0)
     beyond_ms = max(FENCE_BEYOND_SHUTDOWN_MS, beats_ms)
-    fits = spec.fence_ms == 0 or spec.fence_ms >= spec.shutdown_timeout_ms + beyond_ms
+    fits = spec.fence_after_ms == 0 or spec.fence_after_ms >= spec.shutdown_timeout_ms + beyond_ms
     problem = f"must be at least {beyond_ms / 1000:g} s longer than the shutdown timeout"
     require(fits, f"{path}.fence_after", problem)
 

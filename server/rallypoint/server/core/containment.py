@@ -178,7 +178,7 @@ def _is_of(key: DeadlineKey, job_id: JobId, sessions: Collection[SessionId]) -> 
 def _closed_run(job: Job, now_ms: int, text: str) -> Job:
     """Return a closed run with the job's numbers and none of its other facts."""
     is_closed = job.outcome is not None
-    fence_ms = job.spec.fence_ms
+    fence_after_ms = job.spec.fence_after_ms
     return Job(
         job_id=job.job_id,
         run=job.run,
@@ -194,5 +194,5 @@ def _closed_run(job: Job, now_ms: int, text: str) -> Job:
         outcome=job.outcome if is_closed else Outcome.FAILED,
         closed_ms=job.closed_ms if is_closed else now_ms,
         # The workers of its former nodes may run until their agents learn the outcome.
-        unknown_past_until_ms=now_ms + fence_ms + SLACK_MS if fence_ms else 0,
+        unknown_past_until_ms=now_ms + fence_after_ms + SLACK_MS if fence_after_ms else 0,
     )

@@ -79,7 +79,7 @@ def test_what_cannot_be_taken_is_named(asked_ms: dict[str, int], path: str, prob
 )
 def test_fence_of_three_heartbeats_is_taken(asked_ms: dict[str, int]) -> None:
     """But none that is shorter than 3 s beyond the shutdown timeout."""
-    assert asked_ms["fence_after"] == taken(shutdown_timeout=0, **asked_ms).fence_ms
+    assert asked_ms["fence_after"] == taken(shutdown_timeout=0, **asked_ms).fence_after_ms
 
 
 async def test_agent_is_told_what_its_job_asked_for() -> None:

@@ -112,7 +112,7 @@ def test_newcomer_that_broke_off_for_a_moment_is_taken_in() -> None:
     b.break_off()
     b.hello()
 
-    bench.advance(PAIR.grow_after_ms + PAIR.settle_ms)
+    bench.advance(PAIR.grow_after_ms + PAIR.settle_time_ms)
     bench.obey()
 
     assert ["a", "b"] == bench.order()

@@ -183,8 +183,8 @@ def test_job_whose_nodes_are_gone_has_no_lease() -> None:
 @pytest.mark.parametrize("spec", [SHORT, COMMON, LONG])
 def test_fence_counts_from_when_a_silent_node_was_heard(spec: JobSpec) -> None:
     """The wait for a fence contains the job's own lease, and not the coordinator's."""
-    fence_ms = 20_000
-    bench = Bench(replace(spec, max_nodes=2, grow=False, fence_ms=fence_ms))
+    fence_after_ms = 20_000
+    bench = Bench(replace(spec, max_nodes=2, grow=False, fence_after_ms=fence_after_ms))
     a, b = bench.run_round("a", "b")
     bench.advance(1_000)
     heard_ms = bench.now_ms
@@ -192,7 +192,7 @@ def test_fence_counts_from_when_a_silent_node_was_heard(spec: JobSpec) -> None:
     bench.advance(spec.lease_ms or OWN_LEASE_MS)
     bench.obey(a)
 
-    bench.advance(heard_ms + fence_ms + SLACK_MS - bench.now_ms - 1)
+    bench.advance(heard_ms + fence_after_ms + SLACK_MS - bench.now_ms - 1)
     assert (Phase.FORMING, WaitKind.FENCE) == (bench.job().phase, bench.the_wait().kind)
 
     bench.advance(1)
@@ -202,8 +202,8 @@ def test_fence_counts_from_when_a_silent_node_was_heard(spec: JobSpec) -> None:
 @pytest.mark.parametrize("spec", [SHORT, COMMON, LONG])
 def test_node_that_has_to_stop_may_be_heard_for_its_lease(spec: JobSpec) -> None:
     """A node that comes back with workers of an old round is fenced for a lease and a fence."""
-    fence_ms = 20_000
-    bench = Bench(replace(spec, max_nodes=2, grow=False, fence_ms=fence_ms))
+    fence_after_ms = 20_000
+    bench = Bench(replace(spec, max_nodes=2, grow=False, fence_after_ms=fence_after_ms))
     a, b = bench.run_round("a", "b")
     b.break_off()
     bench.advance(GRACE_MS)
@@ -212,4 +212,4 @@ def test_node_that_has_to_stop_may_be_heard_for_its_lease(spec: JobSpec) -> None
     b.hello(held=b.held_round())
 
     (fence,) = bench.job().fences
-    assert bench.now_ms + (spec.lease_ms or OWN_LEASE_MS) + fence_ms == fence.until_ms
+    assert bench.now_ms + (spec.lease_ms or OWN_LEASE_MS) + fence_after_ms == fence.until_ms

@@ -79,7 +79,7 @@ async def test_journal_time_continues(ago_ms: int) -> None:
 @pytest.mark.parametrize("ago_ms", [7_000, HOUR_MS, -DAY_MS])
 async def test_known_failures_became_older_meanwhile(ago_ms: int) -> None:
     """The agents count their ages on; a clock that was set back makes nothing younger."""
-    bench = Bench(JobSpec(min_nodes=1, max_nodes=1, settle_ms=0), durable=True)
+    bench = Bench(JobSpec(min_nodes=1, max_nodes=1, settle_time_ms=0), durable=True)
     bench.run_round("a")[0].fail()
     journal = Remembered(now_ms=bench.now_ms, ago_ms=ago_ms)
     journal.records = bench.records

@@ -31,7 +31,7 @@ class JobSpec(Struct, frozen=True):
     last_call_ms: int = 5_000
     """How long a first round below `max_nodes` waits for more nodes; every arrival restarts the
     wait."""
-    settle_ms: int = 5_000
+    settle_time_ms: int = 5_000
     """How long newcomers are collected before a growth; every arrival restarts the wait."""
     grow_after_ms: int = 10_000
     """Youngest age at which a round is stopped for growth; doubles with every growth."""
@@ -41,11 +41,11 @@ class JobSpec(Struct, frozen=True):
     """Between the stop signal and SIGKILL."""
     restart_backoff_ms: int = 1_000
     """Pause before the third restart in a row without progress; 0 turns pauses off."""
-    fence_ms: int = 0
+    fence_after_ms: int = 0
     """How long a node's processes may live after it was last heard; 0: rounds do not wait."""
-    no_retry: tuple[int, ...] = ()
+    no_retry_exit_codes: tuple[int, ...] = ()
     """Exit codes of workers after which the run fails at once; sorted."""
-    no_requeue: tuple[int, ...] = ()
+    no_requeue_exit_codes: tuple[int, ...] = ()
     """Exit codes after which a scheduler must not start the run again either; sorted."""
     quarantine_after: int = 3
     """Failures within the window that set a node aside; 0 turns quarantine off."""
@@ -56,7 +56,7 @@ class JobSpec(Struct, frozen=True):
     """Uncharged re-formations in a row without progress; 0 or more."""
     crash_loop: int = 5
     """The run ends when the same early death occurs this often in a row; 0 turns that off."""
-    progress_ms: int = 300_000
+    progress_after_ms: int = 300_000
     """A round that lived this long has made progress."""
     heartbeat_interval_ms: int = 0
     """Requested time between heartbeats; 0: the coordinator's. `Timing` has the rules."""

@@ -36,8 +36,8 @@ def fenced_until_ms(job: Job) -> int:
 
 def fence_lost(draft: Draft, node: Node) -> None:
     """Fence a node that is being lost, unless no worker can run there."""
-    fence_ms = draft.require_job(node.job_id).spec.fence_ms
-    if fence_ms == 0:
+    fence_after_ms = draft.require_job(node.job_id).spec.fence_after_ms
+    if fence_after_ms == 0:
         return
     if node.state in _CLEAN:
         lift_fence(draft, node)
@@ -46,15 +46,17 @@ def fence_lost(draft: Draft, node: Node) -> None:
     lease_ms = draft.state.timing.compute_lease_ms(node.identity.spec, sessions=0)
     heard_ms = draft.now_ms if node.broke_ms is None else node.broke_ms
     heard_ms = max(heard_ms, draft.now_ms - lease_ms)
-    _raise(draft, node, heard_ms + fence_ms + SLACK_MS)
+    _raise(draft, node, heard_ms + fence_after_ms + SLACK_MS)
 
 
 def fence_unclean(draft: Draft, node: Node) -> None:
     """Fence a node that is attached, belongs to no round and still has workers to stop."""
-    fence_ms = draft.require_job(node.job_id).spec.fence_ms
-    if fence_ms and node.state not in _CLEAN:
+    fence_after_ms = draft.require_job(node.job_id).spec.fence_after_ms
+    if fence_after_ms and node.state not in _CLEAN:
         # It may send for another lease before it is lost; its time counts from then.
-        _raise(draft, node, draft.now_ms + draft.state.lease_ms(node.identity.spec) + fence_ms)
+        _raise(
+            draft, node, draft.now_ms + draft.state.lease_ms(node.identity.spec) + fence_after_ms
+        )
 
 
 def lift_fence(draft: Draft, node: Node) -> None:

@@ -252,7 +252,7 @@ def _update_notices(draft: Draft, job: Job, growth_ms: int | None) -> None:
         growth = next((notice for notice in round.notices if notice.name is None), None)
         # Every newcomer moves the time, so members get the latest possible time, once.
         since_ms = job.first_newcomer_ms or draft.now_ms
-        latest_ms = max(growth_ms, since_ms + LAST_CALL_FACTOR * job.spec.settle_ms)
+        latest_ms = max(growth_ms, since_ms + LAST_CALL_FACTOR * job.spec.settle_time_ms)
         if growth is None or growth.until_ms < growth_ms:  # a fence can move it further
             growth = Notice(None, latest_ms)
         notices = (*notices, growth)

@@ -84,7 +84,7 @@ def growth_due_ms(job: Job, tally: Tally) -> int | None:
     if job.first_newcomer_ms is None:
         return None
     settled_ms = _renewed_until(
-        job.last_arrival_ms, job.first_newcomer_ms, spec.settle_ms, job.first_newcomer_ms
+        job.last_arrival_ms, job.first_newcomer_ms, spec.settle_time_ms, job.first_newcomer_ms
     )
     age_ms = min(spec.grow_after_ms << min(job.counts.growths, 16), GROW_AFTER_MS_MAX)
     # A stop before the end of a fence would only wait for it.

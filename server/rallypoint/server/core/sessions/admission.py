@@ -281,25 +281,13 @@ def compare_specs(expected: JobSpec, actual: JobSpec) -> tuple[tuple[str, str, s
     for field in JobSpec.__struct_fields__:
         ours, theirs = getattr(expected, field), getattr(actual, field)
         if ours != theirs:
-            differences.append((_name_of(field), _show(field, ours), _show(field, theirs)))
+            name = field.removesuffix("_ms")
+            differences.append((name, _show(field, ours), _show(field, theirs)))
     return tuple(differences)
 
 
-_NAMES = {
-    "settle": "settle_time",
-    "fence": "fence_after",
-    "no_retry": "no_retry_exit_codes",
-    "no_requeue": "no_requeue_exit_codes",
-    "progress": "progress_after",
-}
-"""Fields that have other names in the contract."""
 _NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
 """Fields whose 0 means the coordinator's own value."""
-
-
-def _name_of(field: str) -> str:
-    field = field.removesuffix("_ms")
-    return _NAMES.get(field, field)
 
 
 def _show(name: str, value: int | tuple[int, ...]) -> str:

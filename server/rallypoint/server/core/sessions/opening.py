@@ -42,8 +42,8 @@ def open_run(
     else:
         opened = _next_run(job, spec)
     unknown_past_until_ms = opened.unknown_past_until_ms
-    if draft.state.has_unknown_past and spec.fence_ms:
-        unknown_past_until_ms = max(unknown_past_until_ms, spec.fence_ms + SLACK_MS)
+    if draft.state.has_unknown_past and spec.fence_after_ms:
+        unknown_past_until_ms = max(unknown_past_until_ms, spec.fence_after_ms + SLACK_MS)
     opened = replace(
         opened,
         run=max(least_run, opened.run),
@@ -64,8 +64,8 @@ def open_run(
 def _warn_of_fence(draft: Draft, job_id: JobId, spec: JobSpec) -> None:
     """Log a fence that stops the workers whenever another coordinator takes over."""
     least_ms = spec.shutdown_timeout_ms + TAKEOVER_MS
-    if draft.state.timing.search_ms and 0 < spec.fence_ms < least_ms:
-        facts = (("fence_after_s", spec.fence_ms // 1000), ("least_s", -(-least_ms // 1000)))
+    if draft.state.timing.search_ms and 0 < spec.fence_after_ms < least_ms:
+        facts = (("fence_after_s", spec.fence_after_ms // 1000), ("least_s", -(-least_ms // 1000)))
         draft.effects.append(JobChanged(job_id, "fence_too_short", facts))
 
 

@@ -94,11 +94,11 @@ def _take_spec(draft: Draft, hello: inputs.Hello) -> None:
     job = draft.require_job(hello.identity.job_id)
     if job.spec == hello.identity.spec or draft.tally(job.job_id).nodes > 0:
         return
-    fence_ms = hello.identity.spec.fence_ms
+    fence_after_ms = hello.identity.spec.fence_after_ms
     job = replace(
         job,
         spec=hello.identity.spec,
         launch_id=hello.identity.launch_id,
-        unknown_past_until_ms=fence_ms + SLACK_MS if fence_ms else 0,
+        unknown_past_until_ms=fence_after_ms + SLACK_MS if fence_after_ms else 0,
     )
     draft.put_job(job)

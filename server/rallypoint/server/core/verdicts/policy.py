@@ -60,7 +60,7 @@ def judge(job: Job, round: Round, now_ms: int, *, is_incurable: bool = False) ->
     verdict = find_verdict(round, is_final=True)
     ended_ms = round.stop_ms if round.stop_ms is not None else now_ms
     has_advanced = round.step > job.counts.step
-    made_progress = has_advanced or ended_ms - round.sealed_ms >= job.spec.progress_ms
+    made_progress = has_advanced or ended_ms - round.sealed_ms >= job.spec.progress_after_ms
     counts = job.counts.after_progress() if made_progress else job.counts
     if has_advanced:
         counts = replace(counts, step=round.step)
@@ -180,9 +180,9 @@ def _consequence_of(job: Job, verdict: Verdict, repeats: int) -> Consequence:
     """Return the consequence of a failure that can be charged."""
     spec, culprit = job.spec, verdict.culprit
     exit_code = None if culprit is None else culprit.exit.exit_code
-    if exit_code in spec.no_requeue:
+    if exit_code in spec.no_requeue_exit_codes:
         return Consequence.NO_REQUEUE
-    if exit_code in spec.no_retry:
+    if exit_code in spec.no_retry_exit_codes:
         return Consequence.NOT_RETRYABLE
     if job.counts.restart_count >= spec.max_restarts:
         return Consequence.BUDGET_SPENT

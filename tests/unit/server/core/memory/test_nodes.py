@@ -248,7 +248,7 @@ def test_notices_of_growth_do_not_outlive_their_reason() -> None:
 
 def test_fence_goes_on() -> None:
     """No round begins before the workers of a lost node are certainly dead."""
-    bench = begun(replace(PAIR, min_nodes=1, fence_ms=20_000))
+    bench = begun(replace(PAIR, min_nodes=1, fence_after_ms=20_000))
     a, b = bench.run_round("a", "b")
     b.break_off()
     broke_ms = bench.now_ms

@@ -14,7 +14,7 @@ from rallypoint.server.core.rounds.fences import SLACK_MS, fenced_until_ms
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, come_back, worker_exit
 
-PAIR = JobSpec(min_nodes=1, max_nodes=2, max_restarts=1, settle_ms=0)
+PAIR = JobSpec(min_nodes=1, max_nodes=2, max_restarts=1, settle_time_ms=0)
 LEASE_MS, ATTEMPT_MS = Timing().lease_ms, Timing().window_ms
 LIFE_MS = 4_000
 """How long a coordinator lives that is killed again and again: less than a lease."""
@@ -77,13 +77,13 @@ def test_every_start_leaves_time_for_an_attempt() -> None:
 
 def test_fence_counts_from_the_first_start_without_the_node() -> None:
     """Its last heartbeat was before that; further starts make the fence no longer."""
-    fence_ms = 40_000
-    bench, a, _ = running(replace(PAIR, fence_ms=fence_ms))
+    fence_after_ms = 40_000
+    bench, a, _ = running(replace(PAIR, fence_after_ms=fence_after_ms))
     started_ms = bench.now_ms + 1
     live_again(bench, a)
     live_again(bench, a)
 
-    least_ms = started_ms + fence_ms + SLACK_MS
+    least_ms = started_ms + fence_after_ms + SLACK_MS
     assert least_ms <= fenced_until_ms(bench.job()) < least_ms + LIFE_MS
 
 

@@ -184,7 +184,7 @@ class World:
             grow=self.chance.random() < 0.7,
             quarantine_after=self.chance.choice((0, 1, 2)),
             quarantine_cooldown_ms=10_000,
-            fence_ms=self.chance.choice((0, 0, 4_000)),
+            fence_after_ms=self.chance.choice((0, 0, 4_000)),
             restart_backoff_ms=self.chance.choice((0, 2_000)),
         )
         # Nothing was at work before it, so it has no window.

@@ -16,7 +16,7 @@ from support.core.fake_agents import JOB, FakeAgent, finished
 LEASE_MS = 1_800_000
 FENCE_MS = 20_000
 SPEC = JobSpec(min_nodes=2, max_nodes=2, lease_ms=LEASE_MS)
-FENCED = JobSpec(min_nodes=2, max_nodes=2, lease_ms=LEASE_MS, fence_ms=FENCE_MS)
+FENCED = JobSpec(min_nodes=2, max_nodes=2, lease_ms=LEASE_MS, fence_after_ms=FENCE_MS)
 
 
 def running(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent]:

@@ -212,7 +212,7 @@ def test_larger_job_grows() -> None:
     assert do(bench, inputs.UpdateJob(JOB, max_nodes=3)) is None
     assert bench.job().phase is Phase.RUNNING
     bench.join("c")
-    bench.advance(PAIR.grow_after_ms + PAIR.settle_ms)
+    bench.advance(PAIR.grow_after_ms + PAIR.settle_time_ms)
     bench.obey()
     assert bench.job().round is not None
     assert bench.job().round.header.group_world_size == 3  # type: ignore[union-attr]
@@ -381,7 +381,7 @@ def test_only_the_run_that_is_meant_is_deleted() -> None:
 
 def test_fences_outlive_a_deletion() -> None:
     """Workers of a lost node may still run when the next job of the name begins."""
-    bench = Bench(replace(PAIR, fence_ms=60_000))
+    bench = Bench(replace(PAIR, fence_after_ms=60_000))
     agents = bench.run_round("a", "b")
     for agent in agents:
         agent.break_off()

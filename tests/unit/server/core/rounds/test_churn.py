@@ -29,7 +29,7 @@ SPEC = JobSpec(
     crash_loop=0,
     quarantine_after=0,
     restart_backoff_ms=0,
-    settle_ms=0,
+    settle_time_ms=0,
     grow_after_ms=0,
 )
 RECONNECT_MS = 500

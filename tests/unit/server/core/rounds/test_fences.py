@@ -16,7 +16,9 @@ from support.core.fake_agents import FakeAgent, stopped_round
 GRACE_MS = 500
 LEASE_MS = 5_000
 FENCE_MS = 20_000
-SPEC = JobSpec(min_nodes=1, max_nodes=3, grow=False, shutdown_timeout_ms=2_000, fence_ms=FENCE_MS)
+SPEC = JobSpec(
+    min_nodes=1, max_nodes=3, grow=False, shutdown_timeout_ms=2_000, fence_after_ms=FENCE_MS
+)
 
 
 def trio(spec: JobSpec = SPEC) -> tuple[Bench, FakeAgent, FakeAgent, FakeAgent]:
@@ -63,7 +65,7 @@ def test_silent_node_is_fenced_from_when_it_was_last_heard() -> None:
 
 def test_without_a_fence_nobody_is_waited_for() -> None:
     """Without a fence the job continues at once."""
-    bench, a, b, c = trio(replace(SPEC, fence_ms=0))
+    bench, a, b, c = trio(replace(SPEC, fence_after_ms=0))
     c.break_off()
     bench.advance(GRACE_MS)
     bench.obey(a, b)
@@ -226,7 +228,7 @@ def test_what_is_kept_of_fences_has_a_limit() -> None:
 
 def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
     """A running round is not stopped for growth before a fence ends."""
-    bench, a, b, c = trio(replace(SPEC, grow=True, grow_after_ms=0, settle_ms=1_000))
+    bench, a, b, c = trio(replace(SPEC, grow=True, grow_after_ms=0, settle_time_ms=1_000))
     c.break_off()
     bench.advance(GRACE_MS)
     bench.obey(a, b)
@@ -234,9 +236,9 @@ def test_round_does_not_stop_to_grow_while_a_fence_is_up() -> None:
     assert (Phase.RUNNING, ["a", "b"]) == (bench.job().phase, bench.order())
 
     c.hello(held=c.held_round())  # with workers of round 1
-    fence_ms = LEASE_MS + FENCE_MS
+    fence_after_ms = LEASE_MS + FENCE_MS
     bench.join("d")
-    bench.advance(fence_ms - 1)
+    bench.advance(fence_after_ms - 1)
     c.heartbeat()
     assert (Phase.RUNNING, 2) == (bench.job().phase, len(bench.rounds()))
 
@@ -253,7 +255,7 @@ def test_fence_that_is_shorter_than_a_takeover_is_logged(
     search_ms: int, beyond_ms: int, warns: bool
 ) -> None:
     """Only where another coordinator may take over, which takes up to 7 s."""
-    spec = replace(SPEC, fence_ms=SPEC.shutdown_timeout_ms + beyond_ms)
+    spec = replace(SPEC, fence_after_ms=SPEC.shutdown_timeout_ms + beyond_ms)
     bench = Bench(spec, timing=Timing(search_ms=search_ms))
     bench.join("a")
 

@@ -135,7 +135,7 @@ def test_progress_resets_the_patience() -> None:
     """A round that made progress is grown as early as a first one, and so is the next."""
     bench, *_ = grown_up()
     grow(bench, "c")
-    bench.advance(JobSpec().progress_ms)
+    bench.advance(JobSpec().progress_after_ms)
 
     grow(bench, "d")
 

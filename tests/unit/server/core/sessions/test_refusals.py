@@ -79,7 +79,7 @@ def text_of(transition: Transition) -> str:
         ({"max_restarts": 9}, "max_restarts"),
         ({"join_timeout_ms": 9}, "join_timeout"),
         ({"last_call_ms": 9}, "last_call"),
-        ({"settle_ms": 9}, "settle_time"),
+        ({"settle_time_ms": 9}, "settle_time"),
         ({"grow_after_ms": 9}, "grow_after"),
         ({"grow": False}, "grow"),
         ({"shutdown_timeout_ms": 9}, "shutdown_timeout"),

@@ -44,7 +44,7 @@ def test_relaunch_with_other_flags_opens_the_next_run() -> None:
 
 def test_relaunch_waits_for_a_fence() -> None:
     """Workers of a lost node may still run: the next run begins when they are dead for certain."""
-    bench = Bench(JobSpec(join_timeout_ms=120_000, fence_ms=30_000))
+    bench = Bench(JobSpec(join_timeout_ms=120_000, fence_after_ms=30_000))
     (agent,) = bench.join("a")
     agent.start()
     other = bench.agent("b", spec=replace(bench.spec, max_restarts=5))

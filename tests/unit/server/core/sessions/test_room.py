@@ -19,7 +19,7 @@ GRACE_MS = 500
 MONTH_MS = 30 * 86_400_000
 SQUATTER = JobSpec(min_nodes=2, max_nodes=2, join_timeout_ms=MONTH_MS)
 SINGLE = JobSpec(join_timeout_ms=MONTH_MS)
-FENCED = JobSpec(join_timeout_ms=MONTH_MS, fence_ms=60_000)
+FENCED = JobSpec(join_timeout_ms=MONTH_MS, fence_after_ms=60_000)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_fenced_job_is_not_forgotten() -> None:
     for job_id in ("1", "2", "3"):
         crash(bench, job_id, FENCED)
     refused = bench.agent("a", job_id="good").hello().refusal
-    bench.advance(2 * FENCED.fence_ms)
+    bench.advance(2 * FENCED.fence_after_ms)
     taken = bench.agent("a", job_id="good").hello().refusal
 
     assert refused is not None

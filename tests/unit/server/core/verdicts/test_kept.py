@@ -14,7 +14,7 @@ from support.core.coordinator import Bench
 from support.core.fake_agents import stop_reason, worker_exit
 
 SPEC = JobSpec(min_nodes=1, max_nodes=2, max_restarts=3, restart_backoff_ms=0, last_call_ms=0)
-GROWING = replace(SPEC, grow_after_ms=1_000, settle_ms=0)
+GROWING = replace(SPEC, grow_after_ms=1_000, settle_time_ms=0)
 TAIL = "Traceback (most recent call last):\n  boom\n"
 
 

@@ -233,7 +233,7 @@ def test_progress_renews_the_reformations() -> None:
     reform(bench, 2)
     assert 2 == bench.job().counts.reformations
 
-    bench.advance(SPEC.progress_ms)
+    bench.advance(SPEC.progress_after_ms)
     reform(bench, 1)
 
     assert 1 == bench.job().counts.reformations

@@ -97,7 +97,7 @@ def test_end_of_the_cooldown_is_growth() -> None:
     assert (Phase.RUNNING, None) == (bench.job().phase, bench.wait())
     bench.advance(1)
     assert WaitKind.GROWTH is bench.the_wait().kind
-    bench.advance(WIDE.settle_ms)
+    bench.advance(WIDE.settle_time_ms)
     bench.obey()
 
     assert ["a", "c", "b"] == bench.order()

@@ -70,7 +70,7 @@ def test_verdict_is_there_at_once_and_the_stop_follows() -> None:
 
 def test_exit_of_the_worker_ends_the_wait() -> None:
     """A worker that ends soon after its record keeps its own exit code."""
-    bench, a, b = pair(no_retry=(17,))
+    bench, a, b = pair(no_retry_exit_codes=(17,))
     a.record(recorded())
     bench.advance(20)
     assert Phase.RUNNING is bench.job().phase

@@ -67,7 +67,7 @@ def test_third_restart_is_delayed() -> None:
 
 @pytest.mark.parametrize(
     ("lived_ms", "expected"),
-    [(SPEC.progress_ms, Phase.RUNNING), (SPEC.progress_ms - 1, Phase.FORMING)],
+    [(SPEC.progress_after_ms, Phase.RUNNING), (SPEC.progress_after_ms - 1, Phase.FORMING)],
 )
 def test_progress_ends_a_streak(lived_ms: int, expected: Phase) -> None:
     """A round that lived for five minutes makes the next failure the first in a row again."""
@@ -130,7 +130,7 @@ def test_four_equal_deaths_are_no_loop() -> None:
     assert (Phase.RUNNING, Consequence.RESTARTED) == (bench.job().phase, consequence(bench.job()))
 
 
-CODES = JobSpec(2, 2, max_restarts=9, no_retry=(3, 65), no_requeue=(4,))
+CODES = JobSpec(2, 2, max_restarts=9, no_retry_exit_codes=(3, 65), no_requeue_exit_codes=(4,))
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_cordon_is_for_a_name() -> None:
 
     bench.join("e")
     assert WaitKind.GROWTH is bench.the_wait().kind
-    bench.advance(WIDE.settle_ms)
+    bench.advance(WIDE.settle_time_ms)
     bench.obey()
     assert ["a", "b", "e"] == bench.order()
 
@@ -284,10 +284,10 @@ def test_an_uncordoned_node_renews_the_settle_time() -> None:
     bench.join("c")
     bench.advance(60_000)
     bench.join("d")
-    bench.advance(WIDE.settle_ms - 1)
+    bench.advance(WIDE.settle_time_ms - 1)
 
     uncordon(bench, "c")
-    bench.advance(WIDE.settle_ms - 1)
+    bench.advance(WIDE.settle_time_ms - 1)
     assert Phase.RUNNING is bench.job().phase
     bench.advance(1)
     bench.obey()

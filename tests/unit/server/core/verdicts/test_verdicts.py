@@ -132,7 +132,7 @@ def test_a_lost_node_ends_the_wait_and_explains_it() -> None:
 
 def test_verdict_is_corrected_while_the_round_stops() -> None:
     """A culprit that is reported after the stop corrects the verdict at once, and is charged."""
-    bench, a, b = pair(no_retry=(17,))
+    bench, a, b = pair(no_retry_exit_codes=(17,))
     a.fail(victim())
     bench.advance(CULPRIT_DUE_MS)
     assert (Phase.STOPPING, ("a", 0)) == (bench.job().phase, culprit(bench))
