@@ -265,14 +265,15 @@ def mark_start_failed(draft: Draft, node: Node, text: str, *, is_permanent: bool
 def note_blocked(draft: Draft, node: Node, text: str) -> None:
     """Note that a node cannot become clean, or with a text, what else keeps it from its next round.
 
-    A round that runs does not continue with a member that is kept from it. A stop still waits for
-    such a member, because its workers may still end in time.
+    Either way no round has it until it is READY again. A round that runs does not continue with a
+    member that is kept from it. A stop still waits for such a member, because its workers may still
+    end in time.
     """
-    phase = draft.require_job(node.job_id).phase
-    if text and phase is not Phase.RUNNING:
-        draft.put_node(replace(node, hindrance=text))
-    else:
+    if not text or draft.require_job(node.job_id).phase is Phase.RUNNING:
         become_blocked(draft, node, text)
+        return
+    state = NodeState.UNREADY if node.state is NodeState.READY else node.state
+    draft.put_node(replace(node, state=state, hindrance=text))
 
 
 def become_blocked(draft: Draft, node: Node, text: str = "") -> None:

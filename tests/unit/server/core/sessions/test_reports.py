@@ -136,6 +136,18 @@ def test_member_that_cannot_go_on_ends_the_round_uncharged() -> None:
     assert "" == bench.state.nodes[a.session].hindrance
 
 
+def test_clean_node_that_something_keeps_from_rounds_is_in_none() -> None:
+    """It is READY and says what keeps it: no round begins with it until it is READY again."""
+    bench = Bench(JobSpec(min_nodes=2, max_nodes=2))
+    (a,) = bench.join("a")
+    a.block("its helper process 4711 does not answer")
+    bench.join("b")
+
+    assert [] == bench.rounds()
+    a.ready()
+    assert ["a", "b"] == bench.order()
+
+
 def test_numbers_go_beyond_what_a_spare_was_given_elsewhere() -> None:
     """A spare that held a higher round elsewhere raises the number of the next round."""
     bench, _, b, _ = trio()
