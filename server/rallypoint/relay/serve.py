@@ -67,7 +67,7 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
     sessions = Sessions(uplinks, is_certified=bool(settings.listening.ca_file))
     calls = Calls(uplinks, sessions, credentials)
     server = grpc.aio.server(options=server_options(), maximum_concurrent_rpcs=CALLS_MAX)
-    about = _Health(server)
+    about = _HealthService(server)
     server.add_generic_rpc_handlers((calls,))
     files, listening = [credentials], None
     if settings.listening.uses_tls:
@@ -99,7 +99,7 @@ async def relaying(settings: Settings) -> AsyncIterator[Running]:
         await calls.close()
 
 
-class _Health:
+class _HealthService:
     """SERVING while a coordinator is reached."""
 
     def __init__(self, server: grpc.aio.Server) -> None:

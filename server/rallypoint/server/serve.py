@@ -21,7 +21,7 @@ from rallypoint.server.access.protecting import (
     ProtectionSettings,
     protecting,
 )
-from rallypoint.server.api.about.standard import Health, add_reflection
+from rallypoint.server.api.about.standard import HealthService, add_reflection
 from rallypoint.server.contract.routes import SERVICE_NAMES
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.journal.interface import Journal, JournalFailed
@@ -132,15 +132,15 @@ async def _serving(
     interceptors = [Interceptor(protected.gate, shared.peers)]
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     add_services(shard.services, server)
-    health = Health(server, SERVICE_NAMES)
+    health_service = HealthService(server, SERVICE_NAMES)
     add_reflection(server, SERVICE_NAMES)
     port = bind(server, _address(settings), protected.listening)
     await server.start()
-    await health.set_serving(True)
+    await health_service.set_serving(True)
     idle: asyncio.Future[str] | None = None
     leaves = partial(leave, shard, choose_name(port))
     async with Background(failed) as background:
-        background.start(_run(shard, health))
+        background.start(_run(shard, health_service))
         if settings.until_idle is not None:
             idle = asyncio.get_running_loop().create_future()
             background.start(_watch(shard, settings.until_idle, idle, leaves))
@@ -150,7 +150,7 @@ async def _serving(
             background.expect_ends()
             if idle is not None and not failed.done():
                 await leaves()
-            await health.set_serving(False)
+            await health_service.set_serving(False)
             await server.stop(STOP_GRACE_S)
 
 
@@ -210,12 +210,12 @@ async def sharing(settings: Settings, share: Sharing) -> AsyncIterator[Running]:
         await client.close()
 
 
-async def _run(shard: Shard, health: Health) -> None:
-    """Run the shard; if it fails, the health says so."""
+async def _run(shard: Shard, health_service: HealthService) -> None:
+    """Run the shard; if it fails, the health service says so."""
     try:
         await shard.run()
     except Exception:
-        await health.set_serving(False)
+        await health_service.set_serving(False)
         raise
 
 

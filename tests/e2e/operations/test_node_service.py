@@ -25,7 +25,7 @@ def places(workers: list[Worker]) -> list[tuple[int, str]]:
     return [(worker.rank, worker.node) for worker in workers]
 
 
-def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
+def test_node_that_keeps_failing_is_kept_out(world: World) -> None:
     """A spare takes its slot and the others keep theirs; job and agent report why."""
     flags = ("--quarantine-after=2", "--quarantine-cooldown=60")
     a, b = start(world, "a", "b", nnodes="2", flags=flags)
@@ -54,7 +54,7 @@ def test_node_that_keeps_failing_is_set_aside(world: World) -> None:
     assert node(job, "b").health == health
     assert (node(job, "b").state, node(job, "b").spare) == (node_pb2.NODE_STATE_READY, False)
     assert not node(job, "a").HasField("health")
-    b.wait_text("this node is set aside: quarantined, ")
+    b.wait_text("this node is kept out of rounds: quarantined, ")
     for worker in third:
         worker.tell("exit", "0")
     assert [agent.wait() for agent in (a, b, c)] == [0, 0, 0]

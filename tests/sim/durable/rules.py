@@ -100,7 +100,7 @@ class RestoredIsWhole(Checker):
                 self._same(f"{name} of {node.name}", getattr(node, name), getattr(found, name))
             # A process that ended before its first turn has noted the time, and no end by then.
             is_over = node.eligibility is Eligibility.QUARANTINED
-            expected = Eligibility.NONE if is_over else node.eligibility
+            expected = Eligibility.ELIGIBLE if is_over else node.eligibility
             is_same = found.eligibility in (node.eligibility, expected)
             self.require(is_same, f"{node.name} was {node.eligibility}, is {found.eligibility}")
             if node.member and node.state in KEPT_STATES:

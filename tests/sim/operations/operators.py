@@ -133,7 +133,7 @@ class Operators:
         if isinstance(request, inputs.DrainNode):
             world.drained.add((job_id, NodeName(message.node_name)))
         elif isinstance(request, inputs.Cordon):
-            world.note_set_aside(job_id, NodeName(message.node_name))
+            world.note_kept_out(job_id, NodeName(message.node_name))
         self._waiting[id(request)] = operation, request, server
         server.request(request)
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 SLACK_MS = 1_000
 """How long a coordinator may take to seal a round, besides all pauses."""
 _TAKEN_OVER = frozenset({"round_adopted", "round_found_incomplete"})
-"""Reasons of rounds that were running already when a node was set aside."""
+"""Reasons of rounds that were running already when a node was kept out."""
 
 
 class _SetAside(Checker):
-    """Knows which nodes are set aside, from operators' requests and from the journal."""
+    """Knows which nodes are kept out, from operators' requests and from the journal."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -182,7 +182,7 @@ def _forget_health() -> list[Patch]:
 
     def forget(state: State) -> None:
         _change_jobs(state, lambda job: replace(job, health=()))
-        _change_nodes(state, lambda node: replace(node, eligibility=Eligibility.NONE))
+        _change_nodes(state, lambda node: replace(node, eligibility=Eligibility.ELIGIBLE))
 
     return _begin_with(forget)
 
@@ -232,7 +232,11 @@ def _forget_ended_jobs() -> list[Patch]:
             if job.phase is Phase.CLOSED and not state.sessions.get(job_id):
                 for known in (state.jobs, state.sessions, state.tallies):
                     known.pop(job_id, None)
-                for kind in (DeadlineKind.FORGET, DeadlineKind.HEALTH, DeadlineKind.BARRIER):
+                for kind in (
+                    DeadlineKind.FORGET,
+                    DeadlineKind.QUARANTINE_END,
+                    DeadlineKind.BARRIER,
+                ):
                     state.deadlines.set((kind, job_id), None)
                 state.revisions.jobs.pop(job_id, None)
                 state.barriers.pop(job_id, None)

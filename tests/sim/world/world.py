@@ -89,7 +89,7 @@ class World:
         """Steps of the coordinator's core."""
         self.drained: set[tuple[JobId, NodeName]] = set()
         """Nodes that an operator has drained, by their names at the time."""
-        self._set_aside: dict[tuple[JobId, NodeName], None] = {}
+        self._kept_out: dict[tuple[JobId, NodeName], None] = {}
         """Nodes that an operator has cordoned, by their names at the time."""
         self.agents: dict[SessionId, Agent] = {}
         """Every agent that was ever started, by its session, oldest first."""
@@ -282,20 +282,20 @@ class World:
         name = NodeName(host.plan.name) if host.agent is None else host.agent.name
         request: inputs.Request = inputs.Uncordon(job_id, name)
         if is_cordon:
-            self._set_aside[(job_id, name)] = None
+            self._kept_out[(job_id, name)] = None
             request = inputs.Cordon(job_id, name, "an operator")
         server.request(request)
 
-    def note_set_aside(self, job_id: JobId, name: NodeName) -> None:
+    def note_kept_out(self, job_id: JobId, name: NodeName) -> None:
         """Remember that an operator has cordoned a node."""
-        self._set_aside[(job_id, name)] = None
+        self._kept_out[(job_id, name)] = None
 
     def _take_nodes_back(self) -> None:
-        """Uncordon every node that is set aside or is about to be."""
+        """Uncordon every node that is kept out or is about to be."""
         assert self.server is not None
         for job in self.server.state.jobs.values():
             self._take_back(self.server, job)
-        for job_id, name in self._set_aside:
+        for job_id, name in self._kept_out:
             self.server.request(inputs.Uncordon(job_id, name))
 
     def _take_back(self, server: Server, job: Job) -> None:

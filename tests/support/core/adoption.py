@@ -17,7 +17,7 @@ def orphans(restarts: int = 0) -> tuple[Bench, list[FakeAgent]]:
     before = Bench(SPEC, coordinator_id="before")
     agents = list(before.run_round("a", "b", "c"))
     for number in range(restarts):
-        agents[number % 3].fail()  # not one of them so often that it would be set aside
+        agents[number % 3].fail()  # not one of them so often that it would be kept out
         before.obey()
     bench = Bench(SPEC, window_ms=WINDOW_MS)
     for agent in agents:

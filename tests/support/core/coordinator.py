@@ -350,7 +350,7 @@ class Bench:
                     assert node.attached == (kind is DeadlineKind.LEASE)
                 case DeadlineKind.BARRIER:
                     assert state.barriers[JobId(subject)]
-                case DeadlineKind.HEALTH:
+                case DeadlineKind.QUARANTINE_END:
                     assert job is not None
                     due_ms = state.deadlines.get((kind, subject))
                     assert due_ms in {known.quarantined_until_ms for known in job.health}

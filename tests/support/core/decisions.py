@@ -77,7 +77,7 @@ class JobUpdated(Decision, frozen=True):
 
 
 class NodeHealthChanged(Decision, frozen=True):
-    """A node failed, was set aside or was released."""
+    """A node failed, was kept out or was released."""
 
     health: NodeHealth
 

@@ -100,7 +100,7 @@ def one_lost_and_one_left() -> Bench:
     return bench
 
 
-def set_aside() -> Bench:
+def kept_out() -> Bench:
     bench = Bench(SPEC)
     join(bench, 1, 2)
     cordon = inputs.Cordon(JobId(JOB), NodeName("gpu-2"), "broken fan")
@@ -308,7 +308,7 @@ def failed() -> Bench:
 WAITS: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
-        *(reattaching, too_few, one_lost_and_one_left, set_aside, last_call, returning, pausing),
+        *(reattaching, too_few, one_lost_and_one_left, kept_out, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
         *(hindered, unprepared, at_barrier, stuck, outage, after_the_outage, mute),
         *(nothing, succeeded, lost_and_succeeded, failed),

@@ -143,7 +143,7 @@ class JobSpec(_message.Message):
     fence_after_ms: _builtins.int
     """How long a node's processes may live after it was last heard; 0: rounds do not wait."""
     quarantine_after: _builtins.int
-    """Failures within the window that set a node aside; 0 turns quarantine off."""
+    """Failures within the window that keep a node out; 0 turns quarantine off."""
     quarantine_window_ms: _builtins.int
     """How long a failure of a node counts."""
     quarantine_cooldown_ms: _builtins.int
@@ -646,7 +646,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def health(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeHealth]:
-        """Nodes that have failed or were set aside, by name, at most `HEALTH_MAX`."""
+        """Nodes that have failed or were kept out, by name, at most `HEALTH_MAX`."""
 
     @_builtins.property
     def updated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

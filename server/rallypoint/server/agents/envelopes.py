@@ -6,7 +6,7 @@ from rallypoint.server.access.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.outbox import Outbox, Outboxes
 from rallypoint.server.contract.terms import deadlines_message
-from rallypoint.server.contract.waiting import Explanations, set_aside_message
+from rallypoint.server.contract.waiting import Explanations, kept_out_message
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import SessionId
@@ -91,11 +91,11 @@ class Envelopes:
             return None
         job = state.jobs[node.job_id]
         if (
-            node.eligibility is not Eligibility.NONE
+            node.eligibility is not Eligibility.ELIGIBLE
             and job.phase is Phase.RUNNING
             and not node.member
         ):
-            return set_aside_message(job, node, now_ms)
+            return kept_out_message(job, node, now_ms)
         known = self._explanations.find(state, node.job_id, now_ms)
         if known is None:
             known = self._explanations.renew(state, job, now_ms)
@@ -110,7 +110,7 @@ class Envelopes:
         for each heartbeat would take a fifth of the coordinator's time.
         """
         node = self._state.nodes.get(session)
-        if node is None or node.eligibility is not Eligibility.NONE:
+        if node is None or node.eligibility is not Eligibility.ELIGIBLE:
             return None  # its health may be why it waits
         known = self._explanations.find(self._state, node.job_id, now_ms)
         return None if known is None else (known.at_ms, known.message)

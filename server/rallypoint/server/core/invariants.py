@@ -106,12 +106,12 @@ _RUNS_A_ROUND = (NodeState.ASSIGNED, NodeState.STARTED, NodeState.SUCCEEDED)
 
 
 def _check_eligibility(state: State, job: Job, node: Node) -> None:
-    """Check that a node is set aside exactly when its health requires it, never without end."""
+    """Check that a node is kept out exactly when its health requires it, never without end."""
     job_id, health = job.job_id, find_health(job.health, node.name)
     is_cordoned = node.eligibility is Eligibility.CORDONED
     _require(health.cordoned == is_cordoned, job_id, f"{node.name} and its cordon disagree")
     if node.eligibility is Eligibility.QUARANTINED:
-        ends_ms = state.deadlines.get((DeadlineKind.HEALTH, job_id))
+        ends_ms = state.deadlines.get((DeadlineKind.QUARANTINE_END, job_id))
         is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
         _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
 

@@ -190,7 +190,7 @@ def _expire(draft: Draft) -> None:
         for job_id in draft.state.jobs:
             # A step for each job: one that cannot be adopted must not hold up the others.
             draft.set_deadline(DeadlineKind.ADOPT, job_id, first[0])
-    elif key[0] is DeadlineKind.HEALTH:
+    elif key[0] is DeadlineKind.QUARANTINE_END:
         end_quarantines(draft, JobId(key[1]))
     else:
         _expire_job(draft, key)

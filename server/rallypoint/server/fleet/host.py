@@ -20,7 +20,7 @@ from rallypoint.base.log import get_logger
 from rallypoint.server.access.caller import WorkerRound
 from rallypoint.server.access.interceptor import Interceptor
 from rallypoint.server.access.protecting import UNPROTECTED, Protected
-from rallypoint.server.api.about.standard import Health, add_reflection
+from rallypoint.server.api.about.standard import HealthService, add_reflection
 from rallypoint.server.contract.routes import SERVICE_NAMES
 from rallypoint.server.core.model.shards import shard_of
 from rallypoint.server.etcd.claims import Claim
@@ -200,7 +200,7 @@ async def hosting(
     server = grpc.aio.server(options=server_options(), interceptors=interceptors)
     router = Router(owners, host, forwarder, shared.peers, protected.facts)
     server.add_generic_rpc_handlers((router,))
-    health = Health(server, SERVICE_NAMES)
+    health_service = HealthService(server, SERVICE_NAMES)
     add_reflection(server, SERVICE_NAMES)
     port = bind(server, address, protected.listening)
     if protected.gate is not None:
@@ -208,11 +208,11 @@ async def hosting(
     await server.start()
     async with Background(failed) as background:
         background.start(forwarder.run())
-        background.start(_follow(owners, health))
+        background.start(_follow(owners, health_service))
         try:
             yield Listening(port, host)
         finally:
-            await health.set_serving(False)
+            await health_service.set_serving(False)
             await host.stop_all()
             forwarder.end()  # else these calls last as long as the grace, and end as CANCELLED
             await server.stop(STOP_GRACE_S)
@@ -225,9 +225,9 @@ def _may_read(directory: Directory, host: Host, round: WorkerRound) -> bool:
     return shard is None or shard.may_read(round)
 
 
-async def _follow(directory: Directory, health: Health) -> None:
+async def _follow(directory: Directory, health_service: HealthService) -> None:
     """Say SERVING while the store can be reached."""
     while True:
         changed = directory.changed
-        await health.set_serving(directory.is_sure())
+        await health_service.set_serving(directory.is_sure())
         await changed.wait()

@@ -298,7 +298,7 @@ async def test_deadline_that_fails_does_not_come_again(
             *{
                 "_expire_session": (DeadlineKind.LEASE, session),
                 "_expire_job": (DeadlineKind.GROWTH, BAD),
-                "end_quarantines": (DeadlineKind.HEALTH, BAD),
+                "end_quarantines": (DeadlineKind.QUARANTINE_END, BAD),
             }[name]
         )
         check_ended(shell)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 COLUMNS = ("NODE", "STATE", "FOR", "WHAT TO DO")
-TAILS = ("; waiting for ", "; set aside: ", "; at most ")
+TAILS = ("; waiting for ", "; kept out: ", "; at most ")
 """What the table and the second line say instead, in the coordinator's sentence."""
 
 

@@ -21,17 +21,17 @@ REFLECTION_METHODS = frozenset(
 )
 
 
-class Health:
-    """Health of the server and of each service."""
+class HealthService:
+    """The health service of gRPC: whether the server and each of its services are serving."""
 
     def __init__(self, server: grpc.aio.Server, services: Sequence[str]) -> None:
-        """Add the service to `server`; the health is NOT_SERVING until `set_serving`."""
+        """Add the service to `server`; the status is NOT_SERVING until `set_serving`."""
         self._servicer = _HealthServicer()
         self._names = ("", *services)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Set the health to SERVING or NOT_SERVING."""
+        """Set the status to SERVING or NOT_SERVING."""
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if is_serving else kinds.NOT_SERVING
         for name in self._names:
@@ -46,7 +46,7 @@ class _HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # it ha
         self._watches = HostQuota(Limit.HEALTH_WATCHES_PER_HOST, "HEALTH_WATCHES_PER_HOST_MAX")
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        """Write the health of a service whenever it changes.
+        """Write the status of a service whenever it changes.
 
         Raises:
             LimitExceeded: when the host has as many watches as it may have.

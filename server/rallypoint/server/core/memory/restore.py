@@ -320,7 +320,7 @@ def _deadlines_of(
     ends = [known.quarantined_until_ms for known in job.health]
     pending = [end_ms for end_ms in ends if end_ms >= now_ms]
     if pending:
-        due[DeadlineKind.HEALTH] = min(pending)
+        due[DeadlineKind.QUARANTINE_END] = min(pending)
     round, spec = job.round, job.spec
     match job.phase:
         case Phase.FORMING:

@@ -344,7 +344,7 @@ class JobBroken(Struct, frozen=True):
 
 
 class Cordon(Struct, frozen=True):
-    """An operator sets a node aside, attached or not."""
+    """An operator keeps a node out of later rounds, attached or not."""
 
     job_id: JobId
     name: NodeName

@@ -60,7 +60,7 @@ class Limit(Enum):
 
     JOBS = "jobs"
     NODES_PER_JOB = "nodes per job"
-    NODE_HEALTH = "nodes set aside"
+    NODE_HEALTH = "nodes kept out of rounds"
     ABSENT_CORDONS = "cordons of nodes that are not connected"
     OPEN_BARRIERS = "open barriers of one job"
     BARRIER_NAMES = "bytes of names a second with which one job opens barriers"

@@ -184,7 +184,7 @@ class Job(Struct, frozen=True):
     since_epoch: int = 0
     """Epoch since which the coordinator remembers this run: what came before may be forgotten."""
     health: tuple[NodeHealth, ...] = ()
-    """Nodes that have failed or were set aside, by name, at most `health.HEALTH_MAX`."""
+    """Nodes that have failed or were kept out, by name, at most `health.HEALTH_MAX`."""
     updated: frozenset[str] = frozenset()
     """Fields of the specification that an operator has changed: agents need not agree with them."""
     spec_revision: int = 0

@@ -32,7 +32,7 @@ class NodeState(Enum):
 class Eligibility(Enum):
     """Whether the health of a node lets rounds use it, whatever runs there."""
 
-    NONE = "none"
+    ELIGIBLE = "eligible"
     QUARANTINED = "quarantined"  # only when fewer than min_nodes are left without it
     CORDONED = "cordoned"  # never
 
@@ -118,13 +118,13 @@ class Node(Struct, frozen=True):
     port: Volatile[int] = 0
     """Reserved master port; set when READY."""
     set_aside: bool = False
-    """It missed a deadline; no wait counts it until it is READY again."""
+    """It missed a deadline or cannot become clean; no wait counts it until it is READY again."""
     blocked_round: int = 0
     """Latest round whose processes survived SIGKILL here, so that a report that is sent again
     counts once; 0: none."""
     hindrance: str = ""
     """What keeps it from being ready, as its agent says; empty: nothing that it knows."""
-    eligibility: Volatile[Eligibility] = Eligibility.NONE
+    eligibility: Volatile[Eligibility] = Eligibility.ELIGIBLE
     """Eligibility by the health of its name, as of now."""
     acknowledged: Volatile[int] = 0
     """Highest report sequence applied."""
@@ -173,7 +173,7 @@ class Node(Struct, frozen=True):
     @property
     def is_eligible(self) -> bool:
         """True when the next round may include it."""
-        return self.is_clean and self.eligibility is Eligibility.NONE
+        return self.is_clean and self.eligibility is Eligibility.ELIGIBLE
 
     @property
     def is_reserve(self) -> bool:

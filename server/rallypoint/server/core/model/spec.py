@@ -48,7 +48,7 @@ class JobSpec(Struct, frozen=True):
     no_requeue_exit_codes: tuple[int, ...] = ()
     """Exit codes after which a scheduler must not start the run again either; sorted."""
     quarantine_after: int = 3
-    """Failures within the window that set a node aside; 0 turns quarantine off."""
+    """Failures within the window that keep a node out; 0 turns quarantine off."""
     quarantine_window_ms: int = 600_000
     quarantine_cooldown_ms: int = 300_000
     """Length of a first quarantine; doubles with every further one."""

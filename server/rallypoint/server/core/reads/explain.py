@@ -20,7 +20,7 @@ from rallypoint.server.core.sessions.admission import awaits_first_agent
 from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.state.state import State
 from rallypoint.server.core.state.tally import Tally
-from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, describe, find_health
+from rallypoint.server.core.verdicts.health import REASON_CHARS_MAX, find_health, why_kept_out
 
 SHOWN_MS_MIN = 100
 """Shortest remaining time that a sentence mentions; a shorter one would read as 0.0 s."""
@@ -105,7 +105,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     left_ms = None if wait.until_ms is None else max(0, wait.until_ms - now_ms)
     awaited: tuple[Awaited, ...] = ()
     unnamed = 0
-    aside = _name_aside(state, job, now_ms)
+    kept_out = _name_kept_out(state, job, now_ms)
     match wait.kind:
         case WaitKind.REATTACH:
             text = "the coordinator has just started and waits for agents of running rounds"
@@ -135,12 +135,12 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             text = _count_ready(job, ready)
             needed = spec.min_nodes
             text += _name_missing(state, job, tally, needed)
-    if aside and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
-        text += "; set aside: " + ", ".join(_phrase(node) for node in aside)
+    if kept_out and wait.kind in (WaitKind.NODES, WaitKind.LAST_CALL):
+        text += "; kept out: " + ", ".join(_phrase(node) for node in kept_out)
     else:
-        aside = ()
+        kept_out = ()
     text = _sentence(text, awaited, left_ms, unnamed)
-    return Waiting(wait.kind, ready, needed, (awaited + aside)[:NAMED_MAX], left_ms, text)
+    return Waiting(wait.kind, ready, needed, (awaited + kept_out)[:NAMED_MAX], left_ms, text)
 
 
 def _count_ready(job: Job, ready: int) -> str:
@@ -321,20 +321,20 @@ def _state_of_gone(job: Job, gone: Departure) -> tuple[AwaitedState, str]:
     return state, state.value
 
 
-def _name_aside(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
-    """Name the nodes that are ready and set aside for their health."""
+def _name_kept_out(state: State, job: Job, now_ms: int) -> tuple[Awaited, ...]:
+    """Name the nodes that are ready and kept out."""
     named: list[Awaited] = []
     for health in job.health:
         session = state.index.get((job.job_id, health.name))
         if session is not None and state.nodes[session].is_clean:
-            why = describe(health, now_ms)
+            why = why_kept_out(health, now_ms)
             if why:
-                named.append(Awaited(health.name, state_aside(health), why, None))
+                named.append(Awaited(health.name, state_of_kept_out(health), why, None))
     return tuple(named[:NAMED_MAX])
 
 
-def state_aside(health: NodeHealth) -> AwaitedState:
-    """Return why rounds do not include a node that its health excludes."""
+def state_of_kept_out(health: NodeHealth) -> AwaitedState:
+    """Return the state of a node that is kept out."""
     return AwaitedState.CORDONED if health.cordoned else AwaitedState.QUARANTINED
 
 

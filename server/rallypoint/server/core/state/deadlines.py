@@ -27,7 +27,7 @@ class DeadlineKind(IntEnum):
     ABANDON = 8  # no node returned in time; subject: job
     FORGET = 9  # an ended job is dropped; subject: job
     DRAIN = 10  # the time of draining members is up; subject: job
-    HEALTH = 11  # a quarantine ends; subject: job
+    QUARANTINE_END = 11  # subject: job
     CULPRIT = 12  # the wait for the culprit's own failure ends; subject: job
 
     BARRIER = 13  # a barrier is overdue, or its end is forgotten; subject: job

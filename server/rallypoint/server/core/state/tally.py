@@ -14,7 +14,7 @@ class Tally(NamedTuple):
     away: int = 0
     """Nodes with a broken stream, within the grace period."""
     eligible: int = 0
-    """Nodes that are attached, READY and not set aside for their health."""
+    """Nodes that are attached, READY and not kept out."""
     reserve: int = 0
     """Quarantined nodes that would be eligible otherwise."""
     members: int = 0

@@ -1,4 +1,4 @@
-"""Sets nodes aside: those that keep failing, and those that an operator cordons.
+"""Keeps nodes out of rounds: those that keep failing, and those that an operator cordons.
 
 Health belongs to a node's name, so it outlives agents and runs. `quarantine_after` failures within
 `quarantine_window` quarantine a node for a cooldown, which doubles with every further quarantine; a
@@ -97,7 +97,7 @@ def eligibility_of(health: NodeHealth, now_ms: int) -> Eligibility:
     """Return whether the health lets rounds use the node now."""
     if health.cordoned:
         return Eligibility.CORDONED
-    return Eligibility.QUARANTINED if is_quarantined(health, now_ms) else Eligibility.NONE
+    return Eligibility.QUARANTINED if is_quarantined(health, now_ms) else Eligibility.ELIGIBLE
 
 
 def find_eligibility(known: Sequence[NodeHealth], name: NodeName, now_ms: int) -> Eligibility:
@@ -105,8 +105,8 @@ def find_eligibility(known: Sequence[NodeHealth], name: NodeName, now_ms: int) -
     return eligibility_of(find_health(known, name), now_ms)
 
 
-def describe(health: NodeHealth, now_ms: int) -> str:
-    """Return why the node is set aside now ("quarantined, 30 s left"), or "" if it is not."""
+def why_kept_out(health: NodeHealth, now_ms: int) -> str:
+    """Return why the node is kept out now ("quarantined, 30 s left"), or "" if it is not."""
     match eligibility_of(health, now_ms):
         case Eligibility.CORDONED:
             reason = health.reason[:REASON_CHARS_MAX]
@@ -114,11 +114,11 @@ def describe(health: NodeHealth, now_ms: int) -> str:
         case Eligibility.QUARANTINED:
             left_ms = health.quarantined_until_ms - now_ms
             return f"quarantined, {describe_in_sentence(left_ms)} left"
-        case Eligibility.NONE:
+        case Eligibility.ELIGIBLE:
             return ""
 
 
-def fail(
+def with_failure(
     health: NodeHealth, spec: JobSpec, now_ms: int, text: str, *, is_permanent: bool = False
 ) -> NodeHealth:
     """Return the health of a node after one more failure.
@@ -209,7 +209,7 @@ def note_failure(
     if job.spec.quarantine_after == 0:
         return
     before = find_health(job.health, name)
-    after = fail(before, job.spec, draft.now_ms, text, is_permanent=is_permanent)
+    after = with_failure(before, job.spec, draft.now_ms, text, is_permanent=is_permanent)
     if _put(draft, job_id, after) and after.quarantines > before.quarantines:
         draft.emit(
             job_id,
@@ -222,7 +222,7 @@ def note_failure(
 
 
 def cordon(draft: Draft, job: Job, request: inputs.Cordon) -> Refusal | None:
-    """Set a node aside until an operator lifts the cordon."""
+    """Keep a node out of rounds until an operator lifts the cordon."""
     known = find_health(job.health, request.name)
     if not known.cordoned and _is_absent(draft, job, request.name):
         absent = sum(
@@ -260,7 +260,7 @@ def end_quarantines(draft: Draft, job_id: JobId) -> None:
                 draft.emit(job_id, "quarantine_ended", node=health.name)
     ends = (health.quarantined_until_ms for health in known)
     next_ms = min((end_ms for end_ms in ends if end_ms > draft.now_ms), default=None)
-    draft.set_deadline(DeadlineKind.HEALTH, job_id, next_ms)
+    draft.set_deadline(DeadlineKind.QUARANTINE_END, job_id, next_ms)
 
 
 def _put(draft: Draft, job_id: JobId, health: NodeHealth) -> bool:
@@ -268,7 +268,9 @@ def _put(draft: Draft, job_id: JobId, health: NodeHealth) -> bool:
     job = draft.require_job(job_id)
     if is_blank(find_health(job.health, health.name)) and len(job.health) >= HEALTH_MAX:
         usable = [
-            known for known in job.health if eligibility_of(known, draft.now_ms) is Eligibility.NONE
+            known
+            for known in job.health
+            if eligibility_of(known, draft.now_ms) is Eligibility.ELIGIBLE
         ]
         if not usable:
             return False

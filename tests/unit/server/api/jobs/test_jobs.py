@@ -700,7 +700,7 @@ def test_large_job_is_explained_less_often() -> None:
     assert envelopes.explained(session, last_ms + 1) is None
 
 
-def test_node_that_is_set_aside_has_its_own() -> None:
+def test_node_that_is_kept_out_has_its_own() -> None:
     """Its health may be why it waits, whatever the others wait for."""
     bench, envelopes = make(2, 3)
     first, second = bench.state.nodes

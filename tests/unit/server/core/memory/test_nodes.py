@@ -110,7 +110,7 @@ def test_quarantine_ends_in_time() -> None:
         bench.advance(wait_ms)
         found.append(agents[2].known_node.eligibility)
 
-    assert [Eligibility.QUARANTINED, Eligibility.NONE] == found
+    assert [Eligibility.QUARANTINED, Eligibility.ELIGIBLE] == found
     assert 1 == logged(bench, "quarantine_ended")
 
 

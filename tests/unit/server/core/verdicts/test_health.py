@@ -16,8 +16,8 @@ from rallypoint.server.core.verdicts import health as health_module
 from rallypoint.server.core.verdicts.health import (
     ABSENT_CORDONS_MAX,
     HEALTH_MAX,
-    describe,
     is_notable,
+    why_kept_out,
     with_health,
 )
 from support.core.coordinator import Bench
@@ -41,7 +41,7 @@ from support.core.health import (
 @pytest.mark.parametrize(
     ("failures", "expected"),
     [
-        (2, (["a", "b"], Eligibility.NONE)),
+        (2, (["a", "b"], Eligibility.ELIGIBLE)),
         (3, (["c", "b"], Eligibility.QUARANTINED)),
     ],
 )
@@ -57,8 +57,8 @@ def test_third_failure_sets_a_node_aside(
     assert bench.job().phase is Phase.RUNNING
 
 
-@pytest.mark.parametrize(("pause_ms", "is_set_aside"), [(WINDOW_MS - 1, True), (WINDOW_MS, False)])
-def test_failures_count_within_the_window(pause_ms: int, is_set_aside: bool) -> None:
+@pytest.mark.parametrize(("pause_ms", "is_kept_out"), [(WINDOW_MS - 1, True), (WINDOW_MS, False)])
+def test_failures_count_within_the_window(pause_ms: int, is_kept_out: bool) -> None:
     """A failure as old as the window no longer counts; one a millisecond younger does."""
     bench, a, _, _ = with_spare()
     fail_again(bench, a, 2)
@@ -66,7 +66,7 @@ def test_failures_count_within_the_window(pause_ms: int, is_set_aside: bool) -> 
     bench.advance(pause_ms)
     fail_again(bench, a, 1)
 
-    assert is_set_aside == (a.known_node.eligibility is Eligibility.QUARANTINED)
+    assert is_kept_out == (a.known_node.eligibility is Eligibility.QUARANTINED)
 
 
 def test_only_the_node_at_fault_is_counted() -> None:
@@ -77,7 +77,7 @@ def test_only_the_node_at_fault_is_counted() -> None:
         a.fail()
         bench.obey()
 
-    assert (Eligibility.NONE, Eligibility.QUARANTINED) == (
+    assert (Eligibility.ELIGIBLE, Eligibility.QUARANTINED) == (
         a.known_node.eligibility,
         b.known_node.eligibility,
     )
@@ -304,5 +304,5 @@ def test_entries_are_kept_by_name() -> None:
     ],
 )  # fmt: skip
 def test_health_in_words(known: NodeHealth, text: str, is_shown: bool) -> None:
-    """The text says why a node is set aside now; notable health is shown."""
-    assert (text, is_shown) == (describe(known, 100_000), is_notable(known, SPEC, 100_000))
+    """The text says why a node is kept out now; notable health is shown."""
+    assert (text, is_shown) == (why_kept_out(known, 100_000), is_notable(known, SPEC, 100_000))

@@ -15,7 +15,7 @@ from rallypoint.server.core.state.deadlines import DeadlineKind
 from rallypoint.server.core.verdicts.health import (
     COOLDOWN_MS_MAX,
     compute_cooldown_ms,
-    fail,
+    with_failure,
 )
 from support.core.coordinator import Bench
 from support.core.fake_agents import JOB
@@ -51,11 +51,11 @@ def test_a_quarantine_uses_up_its_failures() -> None:
     """The next quarantine needs as many failures again, and it is longer."""
     known = NodeHealth(SICK)
     for at_ms in (1, 2, 3):
-        known = fail(known, SPEC, at_ms, "it failed")
+        known = with_failure(known, SPEC, at_ms, "it failed")
     first = known
     for at_ms in (4, 5):
-        known = fail(known, SPEC, at_ms, "it failed")
-    second = fail(known, SPEC, 30_000, "again")
+        known = with_failure(known, SPEC, at_ms, "it failed")
+    second = with_failure(known, SPEC, 30_000, "again")
 
     assert ((), 3 + COOLDOWN_MS, 1) == (
         first.failures_ms,
@@ -78,7 +78,10 @@ def test_end_of_the_cooldown_makes_a_spare() -> None:
     bench.advance(COOLDOWN_MS - 1)
     assert Eligibility.QUARANTINED is a.known_node.eligibility
     bench.advance(1)
-    assert (Eligibility.NONE, DesiredStandby(spare=True)) == (a.known_node.eligibility, a.desired)
+    assert (Eligibility.ELIGIBLE, DesiredStandby(spare=True)) == (
+        a.known_node.eligibility,
+        a.desired,
+    )
     assert "quarantine_ended" in bench.events()
 
     c.goodbye()
@@ -115,7 +118,7 @@ def test_quarantine_ends_whatever_comes_first(late_ms: int) -> None:
 
     cordon(bench, "another")
 
-    assert (Eligibility.NONE, 1) == (
+    assert (Eligibility.ELIGIBLE, 1) == (
         a.known_node.eligibility,
         bench.events().count("quarantine_ended"),
     )
@@ -124,7 +127,7 @@ def test_quarantine_ends_whatever_comes_first(late_ms: int) -> None:
 def test_nothing_is_due_after_the_last_quarantine() -> None:
     """The deadline is that of the next quarantine to end; after the last there is none."""
     bench, a, _, c = with_spare(replace(SPEC, quarantine_after=1, min_nodes=1))
-    due = (DeadlineKind.HEALTH, JOB)
+    due = (DeadlineKind.QUARANTINE_END, JOB)
     assert bench.state.deadlines.get(due) is None
     fail_again(bench, a, 1)
     first_ms = bench.now_ms + COOLDOWN_MS

@@ -137,7 +137,7 @@ def test_wait_for_nodes_names_the_quarantined() -> None:
     assert [("b", "left"), ("a", "quarantined, 18 s left")] == [
         (node.name, node.text) for node in waiting.awaited
     ]
-    assert "2 of 3 required nodes are ready; set aside: a (quarantined, 18 s left); waiting" in (
+    assert "2 of 3 required nodes are ready; kept out: a (quarantined, 18 s left); waiting" in (
         waiting.text
     )
     bench.advance(SPEC.join_timeout_ms)
@@ -208,7 +208,7 @@ def test_cordon_holds_below_min_nodes_too() -> None:
     waiting = bench.the_wait()
     assert (WaitKind.NODES, 1, 2) == (waiting.kind, waiting.ready_nodes, waiting.needed_nodes)
     assert [("a", "cordoned: bad disk")] == [(node.name, node.text) for node in waiting.awaited]
-    assert "1 of 2 required nodes are ready; set aside: a (cordoned: bad disk); at" in waiting.text
+    assert "1 of 2 required nodes are ready; kept out: a (cordoned: bad disk); at" in waiting.text
     bench.advance(SPEC.join_timeout_ms)
     assert Outcome.FAILED is finished(a).outcome
     verdict = finished(b).verdict
@@ -245,7 +245,7 @@ def test_cordon_outlives_the_agent() -> None:
     bench.obey()
     again, other = bench.join("a", "e")
 
-    assert (Eligibility.CORDONED, Eligibility.NONE) == (
+    assert (Eligibility.CORDONED, Eligibility.ELIGIBLE) == (
         again.known_node.eligibility,
         other.known_node.eligibility,
     )
@@ -265,11 +265,11 @@ def test_uncordon_forgets_everything() -> None:
 
     uncordon(bench, "b")
 
-    assert (NodeHealth(NodeName("b")), Eligibility.NONE) == (
+    assert (NodeHealth(NodeName("b")), Eligibility.ELIGIBLE) == (
         health(bench, "b"),
         b.known_node.eligibility,
     )
-    assert bench.state.deadlines.get((DeadlineKind.HEALTH, JOB)) is None
+    assert bench.state.deadlines.get((DeadlineKind.QUARANTINE_END, JOB)) is None
     assert (WaitKind.GROWTH, 10_000 - 1_000) == (bench.the_wait().kind, bench.the_wait().left_ms)
     bench.advance(10_000)
     bench.obey()
