@@ -181,7 +181,7 @@ def _map_field(
     may_be_none = get_origin(hint) in (Union, types.UnionType) and len(options) == 1
     is_many, name = field.is_repeated, info.name
     if is_many and get_origin(hint) is not tuple:
-        raise Misfit(f"{field.full_name} is repeated, and {hint} is no tuple")
+        raise Misfit(f"{field.full_name} is repeated, and {hint} is not a tuple")
     if may_be_none and not field.has_presence:
         raise Misfit(f"{field.full_name} has no presence, and {name} may be None")
     convert = _map_value(options[0] if is_many or may_be_none else hint, field, mappers)

@@ -59,7 +59,7 @@ class ShardSettings(Struct, frozen=True):
     announces: bool = True
     """It logs what happens to its jobs."""
     is_shared: bool = False
-    """Others own the rest of them: the log says which shard it is about."""
+    """This coordinator shares a store with others, so its log names the shard of each line."""
 
 
 class Sharing(Struct, frozen=True):

@@ -330,9 +330,9 @@ def test_position_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "text", ["1.2", "1.2.3.4", "1..3", "1.2.G", "1.2.-3", "1.2.3fffffffffffff"]
 )
-def test_other_text_is_no_position(text: str) -> None:
+def test_other_text_is_not_a_position(text: str) -> None:
     """It may be that of another store."""
-    with pytest.raises(InvalidMessage, match="no position in 3 shards"):
+    with pytest.raises(InvalidMessage, match="not a position in 3 shards"):
         read_position(text, 3, "p")
 
 

@@ -115,8 +115,8 @@ def reason(name: str) -> dict[str, Any]:
         ({"job_noted": {"job_id": "train", "changes": None}}, "changes is missing"),
         ({"clock_measured": {"at_ms": float("inf")}}, "integer: inf"),
         ({"node_removed": {"job_id": "\ud800"}}, "surrogate"),
-        (reason("\ud800"), "is no text"),
-        ([], "no object"),
+        (reason("\ud800"), "is not text"),
+        ([], "not an object"),
     ],
 )
 def test_other_objects_are_refused(data: Any, words: str) -> None:

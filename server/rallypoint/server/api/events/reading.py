@@ -115,7 +115,7 @@ def begin(asked: Asked, state: State) -> Place:
     """Return where a reader begins.
 
     Raises:
-        InputRefused: when events after that are lost, or it is no place of this coordinator.
+        InputRefused: when events after that are lost, or it is not a place of this coordinator.
     """
     log = state.events
     lost = log.lost(asked.job_id)
@@ -132,7 +132,7 @@ def check_place(asked: Asked, place: Place, state: State) -> None:
     """Check that nothing after a place is lost.
 
     Raises:
-        InputRefused: when something is, or it is no place of this coordinator.
+        InputRefused: when something is, or it is not a place of this coordinator.
     """
     lost = state.events.lost(asked.job_id)
     if lost > max(place.after, place.lost) or place.after > state.events.last:

@@ -148,7 +148,7 @@ class Shapes:
     def _partial(self, kind: type[Struct], field: FieldDescriptor) -> Part:
         """Return the part for some fields of a struct, by name: a message with only those."""
         if field.message_type is None or field.message_type.name != kind.__name__:
-            raise BadShape(f"{field.full_name} is no {kind.__name__}")
+            raise BadShape(f"{field.full_name} is not a {kind.__name__}")
         parts = {part.name: part for part in self._parts(kind, field.message_type)}
         get = attrgetter(field.name)
 
@@ -176,7 +176,7 @@ class Shapes:
             return _repeated_part(field.name, shape, dict, _items)
         is_uniform = origin in _SEQUENCES[1:] or (origin is tuple and arguments[1:] == (...,))
         if not is_uniform:
-            raise BadShape(f"{field.full_name} is repeated, and {hint} is no collection")
+            raise BadShape(f"{field.full_name} is repeated, and {hint} is not a collection")
         shape = self._element(arguments[0], field)
         return _repeated_part(field.name, shape, origin, sorted if origin is frozenset else None)
 
