@@ -33,8 +33,8 @@ def _drop_error_records() -> list[Patch]:
     """Drop the error that a worker recorded."""
     real = exits._exit
 
-    def exit(worker: node_pb2.Worker, path: str, ends: exits.Ends) -> WorkerExit:
-        return replace(real(worker, path, ends), error=None)
+    def exit(worker: node_pb2.Worker, path: str, allowed: exits.AllowedExits) -> WorkerExit:
+        return replace(real(worker, path, allowed), error=None)
 
     return [(exits, "_exit", exit)]
 

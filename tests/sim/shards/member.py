@@ -14,9 +14,9 @@ from rallypoint.server.contract.errors import no_owner_status, not_owner_status
 from rallypoint.server.core.memory.replay import replay
 from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.errors import EtcdError
-from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.life import OwnershipConfig
 from rallypoint.server.fleet.ownership import Ownership
-from rallypoint.server.journal.etcd.fleet import Fleet as Fixed
+from rallypoint.server.journal.etcd.fleet import StoreIdentity
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.interface import JournalFailed
 from rallypoint.server.shell.beginning import begin
@@ -66,15 +66,15 @@ class Member:
         self.loop.wall_ahead_ns = skew_ms * MS_NS
         fleet.loops.append(self.loop)
         count = fleet.shard_count
-        self._fixed = Fixed(IDENTITY, SECRET, count)
+        self._fixed = StoreIdentity(IDENTITY, SECRET, count)
         client: object = SimClient(self)
-        self._fact = Fact(PREFIX, address, count, fleet.ttl_s)
+        self._config = OwnershipConfig(PREFIX, address, count, fleet.ttl_s)
         self.ownership = Ownership(client, PREFIX)  # type: ignore[arg-type]  # a stand-in
         self._task = self.loop.create_task(self._live())
 
     async def _live(self) -> None:
         try:
-            await self.ownership.run(self._fact, self)
+            await self.ownership.run(self._config, self)
         except Exception as error:  # noqa: BLE001  # the seed fails with it
             self.fleet.fail(error)
         if not self.fleet.is_over:

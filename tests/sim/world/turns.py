@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.memory.notes import Before, note_changes
+from rallypoint.server.core.memory.notes import ValuesBefore, note_changes
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect
@@ -29,7 +29,7 @@ class Steps:
         self.effects: list[Effect] = []
         self.changed: dict[JobId, None] = {}
         self.stepped: list[tuple[inputs.Input, Refusal | None]] = []
-        self._before = Before()
+        self._before = ValuesBefore()
 
     def measure(self, unix_ms: int, *, keeps_time: bool = False) -> None:
         """Compare the clocks; keep the time that has passed."""

@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 from rallypoint.agent.core import desired
 from rallypoint.agent.session.endings import BrokenStream, read_ending
 from rallypoint.agent.settings import CAPABILITIES, Settings
-from rallypoint.server.agents.hello import Terms
+from rallypoint.server.agents.hello import AgreedProtocol
 from rallypoint.server.contract.mappers import OUTCOMES, REASONS, SPEC
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.phase import Outcome
@@ -29,7 +29,7 @@ from sim.seeds.scenario import NodePlan
 
 M = TypeVar("M", bound=Message)
 
-TERMS = Terms(1, frozenset(CAPABILITIES))
+TERMS = AgreedProtocol(1, frozenset(CAPABILITIES))
 """What every coordinator agrees on with every agent."""
 
 _REASONS = {number: reason for reason, number in REASONS.items()}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rallypoint.server.core.invariants import check_job, check_touched, check_whole
-from rallypoint.server.core.memory.notes import Before, note_changes
+from rallypoint.server.core.memory.notes import ValuesBefore, note_changes
 from rallypoint.server.core.memory.replay import JournalRecord, memory_of, replay, snapshot
 from rallypoint.server.core.memory.restore import restore
 from rallypoint.server.core.messages import inputs
@@ -223,7 +223,7 @@ class Bench:
         if transition.refusal is not None:
             assert transition.delta == NO_CHANGES and not transition.records
             assert all(isinstance(effect, Refuse) for effect in transition.effects)
-        changed = Before()
+        changed = ValuesBefore()
         changed.keep(self.state, transition.delta)
         apply(self.state, transition.delta)
         self._die(changed, transition)
@@ -244,7 +244,7 @@ class Bench:
         self._check_deadlines()
         return transition
 
-    def _die(self, changed: Before, transition: Transition) -> None:
+    def _die(self, changed: ValuesBefore, transition: Transition) -> None:
         """End the coordinator if this is its last step."""
         if self.death is None:
             return
@@ -256,7 +256,7 @@ class Bench:
         self.death = None
         raise Died
 
-    def _note(self, changed: Before, transition: Transition) -> list[JournalRecord]:
+    def _note(self, changed: ValuesBefore, transition: Transition) -> list[JournalRecord]:
         """Return what the journal has of a step, and keep its decisions."""
         at = len(self.records)
         self._decided += [(at, one) for one in transition.records if isinstance(one, Decision)]

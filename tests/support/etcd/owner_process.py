@@ -17,7 +17,7 @@ from rallypoint.server.etcd.address import parse_address
 from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.lease import now_s
-from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.life import OwnershipConfig
 from rallypoint.server.fleet.ownership import Ownership
 from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.interface import JournalFailed
@@ -70,10 +70,10 @@ async def main(address: str, name: str, shards: int, ttl_s: int) -> None:
     sure: dict[int, list[list[float]]] = {}
     async with asyncio.TaskGroup() as tasks:
         careless = Careless(client, name, tasks)
-        fact = Fact(client.address.prefix, name, shards, ttl_s)
+        config = OwnershipConfig(client.address.prefix, name, shards, ttl_s)
         ownership = Ownership(client, client.address.prefix)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ownership.leave)
-        running = tasks.create_task(ownership.run(fact, careless))
+        running = tasks.create_task(ownership.run(config, careless))
         shown = -1
         while not running.done():
             owned = 0

@@ -10,7 +10,7 @@ from contextlib import suppress
 from rallypoint.server.etcd.claims import Claim
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.values import Condition
-from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.life import OwnershipConfig
 from rallypoint.server.fleet.ownership import Ownership
 
 SHARDS = 16
@@ -64,11 +64,11 @@ class Owners:
         number = len(self.served)
         self.served.append(Served())
         self.clients.append(self._make())
-        fact = Fact(self._prefix, f"h{number}:1", SHARDS, self._ttl_s, self.store)
+        config = OwnershipConfig(self._prefix, f"h{number}:1", SHARDS, self._ttl_s, self.store)
         ownership = Ownership(self.clients[-1], self._prefix)
         self.ownerships.append(ownership)
         self._tasks[number] = asyncio.get_running_loop().create_task(
-            ownership.run(fact, self.served[-1])
+            ownership.run(config, self.served[-1])
         )
         return number
 

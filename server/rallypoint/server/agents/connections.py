@@ -21,7 +21,7 @@ from rallypoint.server.access.usage.allowances import Beats
 from rallypoint.server.access.usage.lines import may_log
 from rallypoint.server.access.usage.peers import Peers, Stream
 from rallypoint.server.agents.envelopes import Envelopes
-from rallypoint.server.agents.hello import UnsupportedProtocol, to_hello, to_terms
+from rallypoint.server.agents.hello import UnsupportedProtocol, agree_on_protocol, to_hello
 from rallypoint.server.agents.outbox import Outbox, Outboxes
 from rallypoint.server.agents.reports import require_sender, to_heartbeat, to_report
 from rallypoint.server.contract.calls import InvalidMessage
@@ -139,7 +139,7 @@ class Connections:
             hello.connection,
             identity.job_id,
             identity.spec,
-            to_terms(first.hello),
+            agree_on_protocol(first.hello),
             wake(),
         )
         outbox.hosts = stream.hosts

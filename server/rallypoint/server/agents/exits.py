@@ -15,8 +15,8 @@ WORDS_MAX = 64
 To read the words of one takes 0.1 ms of the turn in which all agents wait."""
 
 
-class Ends(Enum):
-    """What exits a message may carry."""
+class AllowedExits(Enum):
+    """Which exits a message may carry."""
 
     ENDED = "ended"  # all have ended
     RUNNING = "running"  # all have recorded an error and still run
@@ -24,7 +24,7 @@ class Ends(Enum):
 
 
 def to_exits(
-    workers: Iterable[node_pb2.Worker], path: str, local_world_size: int, ends: Ends
+    workers: Iterable[node_pb2.Worker], path: str, local_world_size: int, allowed: AllowedExits
 ) -> tuple[WorkerExit, ...]:
     """Return how workers failed or ended, each at most once.
 
@@ -34,7 +34,7 @@ def to_exits(
         workers: workers with their exits set.
         path: path of their field.
         local_world_size: number of workers of the node, which bounds local ranks.
-        ends: whether they have ended.
+        allowed: which exits the message may carry.
     """
     exits: dict[int, WorkerExit] = {}
     for index, worker in enumerate(workers):
@@ -42,7 +42,7 @@ def to_exits(
         fits = rank < local_world_size
         require(fits, f"{at}.local_rank", f"{rank} is not below {local_world_size}")
         require(rank not in exits, f"{at}.local_rank", f"{rank} is listed twice")
-        exits[rank] = _exit(worker, f"{at}.exit", ends)
+        exits[rank] = _exit(worker, f"{at}.exit", allowed)
     return _keep_first_words(tuple(exits.values()))
 
 
@@ -54,12 +54,14 @@ def _keep_first_words(exits: tuple[WorkerExit, ...]) -> tuple[WorkerExit, ...]:
     return tuple(exit.without_words() if exit.local_rank in late else exit for exit in exits)
 
 
-def _exit(worker: node_pb2.Worker, path: str, ends: Ends) -> WorkerExit:
+def _exit(worker: node_pb2.Worker, path: str, allowed: AllowedExits) -> WorkerExit:
     exit = worker.exit
     has_code, has_signal = exit.HasField("exit_code"), exit.HasField("signal")
-    if ends is Ends.ENDED or (ends is Ends.ANY and not exit.HasField("error")):
+    if allowed is AllowedExits.ENDED or (
+        allowed is AllowedExits.ANY and not exit.HasField("error")
+    ):
         require(has_code != has_signal, path, "needs exactly one of exit_code and signal")
-    elif ends is Ends.ANY:
+    elif allowed is AllowedExits.ANY:
         require(not (has_code and has_signal), path, "has both exit_code and signal")
     else:
         fits = exit.HasField("error") and not has_code and not has_signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rallypoint.server.agents.exits import Ends, to_exits
+from rallypoint.server.agents.exits import AllowedExits, to_exits
 from rallypoint.server.contract.calls import require
 from rallypoint.server.contract.mappers import ASSIGNMENT, HEADER, MILESTONES, STATES
 from rallypoint.server.core.model.node import HeldRound, NodeState
@@ -41,7 +41,7 @@ def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
     order = held.order
     _require_fit(order, hello, f"{path}.order")
     exited = [worker for worker in held.workers if worker.HasField("exit")]
-    exits = to_exits(exited, f"{path}.workers", order.assignment.local_world_size, Ends.ANY)
+    exits = to_exits(exited, f"{path}.workers", order.assignment.local_world_size, AllowedExits.ANY)
     return HeldRound(
         header=HEADER.to_struct(order.header),
         assignment=ASSIGNMENT.to_struct(order.assignment),

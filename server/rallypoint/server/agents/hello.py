@@ -30,7 +30,7 @@ PROGRAMS_SHARED_MAX = 1_024
 characters."""
 
 
-class Terms(Struct, frozen=True):
+class AgreedProtocol(Struct, frozen=True):
     """What agent and coordinator have agreed on for one connection."""
 
     version: int
@@ -39,7 +39,7 @@ class Terms(Struct, frozen=True):
     """What both can do beyond that."""
 
 
-OLDEST = Terms(1, frozenset({agent_pb2.CAPABILITY_NOTICES}))
+OLDEST_PROTOCOL = AgreedProtocol(1, frozenset({agent_pb2.CAPABILITY_NOTICES}))
 """Agents of the first releases say nothing about themselves: they speak version 1 with notices."""
 
 
@@ -72,7 +72,9 @@ def to_hello(
     """
     require(envelope.WhichOneof("message") == "hello", "message", "the first must be hello")
     hello = envelope.hello
-    to_terms(hello)  # before all else: in another version, the other fields may mean other things
+    agree_on_protocol(
+        hello
+    )  # before all else: in another version, the other fields may mean other things
     check(envelope, clock_ms)
     has_held, has_ready = hello.HasField("held"), hello.HasField("ready")
     require(has_held != has_ready, "hello", "exactly one of held and ready must be set")
@@ -107,7 +109,7 @@ def _to_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def to_terms(hello: agent_pb2.Hello) -> Terms:
+def agree_on_protocol(hello: agent_pb2.Hello) -> AgreedProtocol:
     """Return the highest protocol version that both sides speak, and what both can do.
 
     What the agent can do and the coordinator does not know is left out.
@@ -120,8 +122,8 @@ def to_terms(hello: agent_pb2.Hello) -> Terms:
     if chosen < max(lowest, PROTOCOL_VERSION_MIN):
         raise UnsupportedProtocol(lowest, highest)
     if not hello.min_protocol_version:
-        return Terms(chosen, OLDEST.capabilities)
-    return Terms(chosen, CAPABILITIES.intersection(hello.capabilities))
+        return AgreedProtocol(chosen, OLDEST_PROTOCOL.capabilities)
+    return AgreedProtocol(chosen, CAPABILITIES.intersection(hello.capabilities))
 
 
 def _identity(session: SessionId, hello: agent_pb2.Hello) -> Identity:

@@ -18,7 +18,7 @@ from google.rpc.status_pb2 import Status
 from msgspec import Struct, field
 
 from rallypoint.base.log import get_logger, new_incident
-from rallypoint.server.agents.hello import OLDEST, Terms
+from rallypoint.server.agents.hello import OLDEST_PROTOCOL, AgreedProtocol
 from rallypoint.server.contract.errors import (
     ended_status,
     internal_status,
@@ -58,7 +58,7 @@ class Outbox(Struct):
     """Its agent's job."""
     spec: JobSpec = NOTHING_ASKED
     """The agent's specification, which may choose the heartbeat interval and the lease."""
-    terms: Terms = OLDEST
+    terms: AgreedProtocol = OLDEST_PROTOCOL
     """Version and capabilities that its Hello has led to."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: bool = False
@@ -127,7 +127,7 @@ class Outboxes(Listener):
         connection: int,
         job_id: JobId,
         spec: JobSpec = NOTHING_ASKED,
-        terms: Terms = OLDEST,
+        terms: AgreedProtocol = OLDEST_PROTOCOL,
         wake: asyncio.Event | None = None,
     ) -> Outbox:
         """Return the outbox of a new connection, whose Hello is submitted next.

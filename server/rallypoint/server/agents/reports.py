@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from rallypoint.server.agents.exits import Ends, to_exits
+from rallypoint.server.agents.exits import AllowedExits, to_exits
 from rallypoint.server.agents.held_round import to_milestones
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import InvalidMessage, require
@@ -99,12 +99,12 @@ def _round_report(
             return inputs.StartFailed(sender, failed.round, failed.text, failed.is_permanent)
         case "exited":
             ended, path = envelope.exited.workers, "exited.workers"
-            exits = to_exits(ended, path, local_world_size, Ends.ENDED)
+            exits = to_exits(ended, path, local_world_size, AllowedExits.ENDED)
             require(bool(exits), path, "must not be empty")
             return inputs.Exited(sender, envelope.exited.round, exits)
         case "recorded":
             running, path = envelope.recorded.workers, "recorded.workers"
-            exits = to_exits(running, path, local_world_size, Ends.RUNNING)
+            exits = to_exits(running, path, local_world_size, AllowedExits.RUNNING)
             require(bool(exits), path, "must not be empty")
             return inputs.Recorded(sender, envelope.recorded.round, exits)
         case "succeeded":

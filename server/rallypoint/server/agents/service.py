@@ -32,7 +32,7 @@ from rallypoint.server.agents.connections import (
 from rallypoint.server.agents.envelopes import Envelopes
 from rallypoint.server.agents.outbox import Outbox, Outboxes
 from rallypoint.server.agents.relays.carrying import carry
-from rallypoint.server.agents.relays.seats import Place
+from rallypoint.server.agents.relays.seats import ServingShard
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.calls import CallRefused, InvalidMessage
 from rallypoint.server.contract.errors import invalid_status, lost_status, silent_status
@@ -146,7 +146,7 @@ class AgentService(agent_grpc.AgentServiceServicer):
         context: grpc.aio.ServicerContext[agent_pb2.RelayRequest, agent_pb2.RelayResponse],
     ) -> None:
         """Serve the agents of one relay until its stream ends."""
-        await carry(context, self._peers, lambda first: Place(self.connections))
+        await carry(context, self._peers, lambda first: ServingShard(self.connections))
 
     async def serve(
         self, first: agent_pb2.SessionRequest, context: _Context, stream: Stream

@@ -66,7 +66,7 @@ class Shards(Protocol):
         """Return what the shard costs, in any unit: the lightest moves first."""
 
 
-class Fact(Struct, frozen=True):
+class OwnershipConfig(Struct, frozen=True):
     """What is fixed for an ownership."""
 
     prefix: str
@@ -89,7 +89,7 @@ class Life:
     def __init__(
         self,
         client: EtcdClient,
-        fact: Fact,
+        config: OwnershipConfig,
         shards: Shards,
         lease: Lease,
         view: View,
@@ -99,7 +99,7 @@ class Life:
 
         Args:
             client: of etcd.
-            fact: what is fixed for this process.
+            config: what is fixed for this process.
             shards: serves what is claimed.
             lease: begun for this life.
             view: what etcd shows; it is read again from the beginning.
@@ -110,12 +110,12 @@ class Life:
         self.serving: set[int] = set()
         """Shards that have started and were not halted."""
         self._client = client
-        self._fact = fact
+        self._config = config
         self._shards = shards
         self._view = view
         self._standing = standing
-        key = member_key(fact.prefix, self.member)
-        self._membership = Membership(client, key, fact.address, lease.id, fact.store)
+        key = member_key(config.prefix, self.member)
+        self._membership = Membership(client, key, config.address, lease.id, config.store)
         self._held: dict[int, Claim] = {}
         """Shards that are claimed, whether they have started or not."""
         self._busy: set[int] = set()
@@ -222,7 +222,7 @@ class Life:
                 self._view.taking_part(),
                 # A claim under way counts as one: what has become free since is not for it alone.
                 dict.fromkeys(self._claiming.values(), self.member) | self._view.owners_by_id(),
-                self._fact.shard_count,
+                self._config.shard_count,
                 {shard: self._shards.load_of(shard) for shard in self.serving},
                 self._view.refused(),
             )
@@ -277,8 +277,8 @@ class Life:
         """Claim a shard and start it; whatever goes wrong leaves it to the next plan."""
         try:
             claim = await claims.take(
-                *(self._client, self._fact.prefix, shard, self.member, self.lease.id),
-                self._fact.store,
+                *(self._client, self._config.prefix, shard, self.member, self.lease.id),
+                self._config.store,
             )
             if claim is None:
                 return

@@ -21,10 +21,10 @@ from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.survey import find_lossy
 from rallypoint.server.fleet.advertised import LOOK_S, Advertised
 from rallypoint.server.fleet.host import Host, Listening, hosting
-from rallypoint.server.fleet.life import Fact
+from rallypoint.server.fleet.life import OwnershipConfig
 from rallypoint.server.fleet.ownership import Ownership
 from rallypoint.server.fleet.standing import Standing
-from rallypoint.server.journal.etcd.fleet import Fleet, StoreAway, open_fleet
+from rallypoint.server.journal.etcd.fleet import StoreAway, StoreIdentity, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.serving.shard import ShardSettings, Sharing
 
@@ -60,7 +60,7 @@ async def owning(
     """
     prefix, gate = client.address.prefix, protected.gate
     ownership = Ownership(client, prefix)
-    fleet: Fleet | None = None
+    fleet: StoreIdentity | None = None
 
     def open_journal(claim: Claim) -> EtcdJournal:
         assert fleet is not None  # what is claimed is in an open store
@@ -81,8 +81,10 @@ async def owning(
         look = partial(advertised.look, ownership.view.members)
         background.start(keep_looking([look], LOOK_S))
         store = fleet.conditions(prefix)
-        fact = Fact(prefix, address, fleet.shard_count, store=store, identity=fleet.identity)
-        await ownership.run(fact, host)
+        config = OwnershipConfig(
+            prefix, address, fleet.shard_count, store=store, identity=fleet.identity
+        )
+        await ownership.run(config, host)
 
     async with Background(failed) as background:
         async with hosting(
@@ -98,7 +100,7 @@ async def owning(
                 await _leave(ownership, run)
 
 
-async def _open(client: EtcdClient, shards: int | None, standing: Standing) -> Fleet:
+async def _open(client: EtcdClient, shards: int | None, standing: Standing) -> StoreIdentity:
     """Return what is fixed for the store, as soon as etcd allows it.
 
     Raises:

@@ -15,7 +15,7 @@ from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError, EtcdUnreachable
 from rallypoint.server.etcd.lease import LeaseLost, begin_lease
 from rallypoint.server.etcd.view import View
-from rallypoint.server.fleet.life import Fact, Life, Shards
+from rallypoint.server.fleet.life import Life, OwnershipConfig, Shards
 from rallypoint.server.fleet.standing import Standing
 
 RETRY_S, RETRY_S_MAX = 0.2, 2.0
@@ -28,7 +28,7 @@ class Ownership:
     def __init__(self, client: EtcdClient, prefix: str) -> None:
         """Own nothing yet; `run` does the work. `prefix` is that of all keys."""
         self._client = client
-        self._fact: Fact | None = None
+        self._config: OwnershipConfig | None = None
         """None: the store is not open."""
         self._leaves = asyncio.Event()
         self._life: Life | None = None
@@ -42,12 +42,12 @@ class Ownership:
     @property
     def coordinator_id(self) -> str:
         """Return the identity of the store; empty before it is open."""
-        return "" if self._fact is None else self._fact.identity
+        return "" if self._config is None else self._config.identity
 
     @property
     def shard_count(self) -> int:
         """Return the number of shards; 0 before the store is open."""
-        return 0 if self._fact is None else self._fact.shard_count
+        return 0 if self._config is None else self._config.shard_count
 
     @property
     def changed(self) -> asyncio.Event:
@@ -68,17 +68,17 @@ class Ownership:
 
     def trouble(self, shard: int | None = None) -> str:
         """Return why a shard is not served, in one line; None: why none can be."""
-        if self._fact is None:
+        if self._config is None:
             return self.standing.trouble or "etcd was not reached yet"
         if shard is None:
             return self.standing.trouble
-        is_at_this_address = self._owner_address(shard) == self._fact.address
+        is_at_this_address = self._owner_address(shard) == self._config.address
         return self.standing.why(shard) or (self.address_trouble() if is_at_this_address else "")
 
     def owner_of(self, shard: int) -> str | None:
         """Return where another coordinator serves a shard, as far as it is known."""
         address = self._owner_address(shard)
-        return None if self._fact is None or address == self._fact.address else address
+        return None if self._config is None or address == self._config.address else address
 
     def _owner_address(self, shard: int) -> str | None:
         owned = self.view.owners.get(shard)
@@ -95,20 +95,20 @@ class Ownership:
         self._leaves.set()
         self.view.wake()
 
-    async def run(self, fact: Fact, shards: Shards) -> None:
+    async def run(self, config: OwnershipConfig, shards: Shards) -> None:
         """Own a share of the shards until `leave`, or until cancelled.
 
         Args:
-            fact: of the store, which is open.
+            config: of the store, which is open.
             shards: serves what is owned.
         """
-        self._fact = fact
+        self._config = config
         self.view.wake()
         pause_s = RETRY_S
         while not self._leaves.is_set():
             try:
-                lease = await begin_lease(self._client, fact.ttl_s)
-                self._life = Life(self._client, fact, shards, lease, self.view, self.standing)
+                lease = await begin_lease(self._client, config.ttl_s)
+                self._life = Life(self._client, config, shards, lease, self.view, self.standing)
                 await self._life.run(self._leaves)
             except (EtcdError, LeaseLost) as error:
                 self._life = None

@@ -20,7 +20,7 @@ from rallypoint.server.access.protection import OPEN, Protection, describe
 from rallypoint.server.access.usage.peers import Peers, Stream
 from rallypoint.server.access.usage.stalls import Stalls
 from rallypoint.server.agents.relays.carrying import carry
-from rallypoint.server.agents.relays.seats import Place
+from rallypoint.server.agents.relays.seats import ServingShard
 from rallypoint.server.agents.service import AgentService, accept
 from rallypoint.server.api.about.service import start_now
 from rallypoint.server.contract.calls import CallRefused, Context
@@ -36,7 +36,7 @@ from rallypoint.server.fleet.forwarding import Forwarder
 from rallypoint.server.fleet.merging.about import get_coordinator
 from rallypoint.server.fleet.merging.events import list_events, watch_events
 from rallypoint.server.fleet.merging.jobs import list_jobs, watch_jobs
-from rallypoint.server.fleet.merging.parts import Parts
+from rallypoint.server.fleet.merging.parts import ShardCalls
 from rallypoint.server.shell.coordinator import CoordinatorEnded
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import calls_pb2
@@ -69,7 +69,7 @@ class Router(grpc.GenericRpcHandler):
         self._forwarder = forwarder
         self._peers = peers
         self._stalls = Stalls()
-        self._parts = Parts(directory, local, forwarder)
+        self._parts = ShardCalls(directory, local, forwarder)
         self._protection = protection
         self._start = start_now()
         self._handlers = {path: self._to_handler(route) for path, route in ROUTES.items()}
@@ -195,7 +195,7 @@ class Router(grpc.GenericRpcHandler):
     async def _relay(self, requests: AsyncIterator[Any], context: Context) -> None:
         await carry(context, self._peers, self._find_place)
 
-    def _find_place(self, first: agent_pb2.SessionRequest) -> Place | Status:
+    def _find_place(self, first: agent_pb2.SessionRequest) -> ServingShard | Status:
         """Return who serves an agent that a relay carries, or how its stream ends."""
         found = self._find_agents(first)
         return found if isinstance(found, Status) else found.place
@@ -224,10 +224,10 @@ class _Session:
         self._peers = peers
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServingShard:
         """Return what a relay's stream needs of the shard."""
         service: AgentService = self._shard.services[AGENT_SERVICE]
-        return Place(service.connections, self._owns)
+        return ServingShard(service.connections, self._owns)
 
     async def serve(
         self, first: agent_pb2.SessionRequest, context: Any, stream: Stream

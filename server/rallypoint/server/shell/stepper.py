@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from rallypoint.base.log import get_logger, new_incident
 from rallypoint.server.core.containment import evict, find_deadline_subject, find_subject
 from rallypoint.server.core.invariants import check_job, check_touched
-from rallypoint.server.core.memory.notes import Before, note_changes, note_whole
+from rallypoint.server.core.memory.notes import ValuesBefore, note_changes, note_everything
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.effects import Effect, JobChanged, Refuse
@@ -41,7 +41,7 @@ class Turn(Struct):
     effects: list[Effect] = field(default_factory=list)
     changed: dict[JobId, None] = field(default_factory=dict)
     """Jobs that look different to their readers, or do not exist any more."""
-    before: Before = field(default_factory=Before)
+    before: ValuesBefore = field(default_factory=ValuesBefore)
     """What the steps have changed, as it was before the turn; nothing when nothing is kept."""
 
 
@@ -109,7 +109,7 @@ class Stepper:
             notes = note_changes(turn.before, turn.records, self._state)
         except Exception as error:  # a bug in one job must not end the others
             log.error("notes_failed", incident=new_incident(), exc_info=error)
-            notes = note_whole(turn.before, self._state)
+            notes = note_everything(turn.before, self._state)
         turn.records.extend(notes)
 
     def _check(self, transition: Transition) -> None:

@@ -10,7 +10,12 @@ from google.protobuf.descriptor import Descriptor
 
 from rallypoint.agent.settings import CAPABILITIES
 from rallypoint.server.agents import hello as convert
-from rallypoint.server.agents.hello import OLDEST, Terms, UnsupportedProtocol, to_terms
+from rallypoint.server.agents.hello import (
+    OLDEST_PROTOCOL,
+    AgreedProtocol,
+    UnsupportedProtocol,
+    agree_on_protocol,
+)
 from rallypoint.server.contract.limits import HELLO_S_MAX
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -53,7 +58,7 @@ def test_highest_common_version_is_chosen(
     monkeypatch.setattr(convert, "PROTOCOL_VERSION", coordinator[1])
     hello = agent_pb2.Hello(min_protocol_version=agent[0], protocol_version=agent[1])
     try:
-        found: int | None = to_terms(hello).version
+        found: int | None = agree_on_protocol(hello).version
     except UnsupportedProtocol as refused:
         found = None
         assert (agent[0] or agent[1], agent[1]) == (refused.lowest, refused.highest)
@@ -78,8 +83,8 @@ def test_only_what_both_can_do_is_used(
         min_protocol_version=lowest, protocol_version=1, capabilities=capabilities
     )
 
-    assert Terms(1, frozenset(shared)) == to_terms(hello)  # type: ignore[arg-type]
-    assert OLDEST == to_terms(agent_pb2.Hello(protocol_version=1))
+    assert AgreedProtocol(1, frozenset(shared)) == agree_on_protocol(hello)  # type: ignore[arg-type]
+    assert OLDEST_PROTOCOL == agree_on_protocol(agent_pb2.Hello(protocol_version=1))
 
 
 async def test_welcome_names_terms_and_true_deadlines() -> None:

@@ -30,8 +30,8 @@ from rallypoint.server.access.usage.peers import (
 )
 from rallypoint.server.agents.connections import FAREWELL_S_MAX, note_ends
 from rallypoint.server.agents.relays.access import hold, let_in
-from rallypoint.server.agents.relays.room import Ends, Room
-from rallypoint.server.agents.relays.seats import Place, Seat, Seats, note_bug
+from rallypoint.server.agents.relays.room import LateEnds, WaitBudget
+from rallypoint.server.agents.relays.seats import Seat, Seats, ServingShard, note_bug
 from rallypoint.server.agents.relays.writing import ENTRIES_MAX, Writer
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.bounds import check
@@ -58,7 +58,7 @@ SILENT_LOOKS = 3
 """Looks in a row without a word after which a relay counts as gone. That is sooner than the
 shortest usual lease, so its agents, whose leases begin again then, notice it in time themselves."""
 _EOF: object = grpc.aio.EOF
-Find = Callable[[agent_pb2.SessionRequest], "Place | Status"]
+Find = Callable[[agent_pb2.SessionRequest], "ServingShard | Status"]
 """Returns who serves an agent with this Hello, or the status to end its stream with."""
 
 
@@ -89,8 +89,8 @@ class Carrying:
         self._find = find
         self._entry = CURRENT.get()
         self._seats = Seats()
-        self._room = Room()
-        self._ends = Ends()
+        self._waits = WaitBudget()
+        self._ends = LateEnds()
         self._writer = Writer(context, self._seats, self._ends)
         self._failure: Exception | None = None
         """Set when it cannot be read any more."""
@@ -223,7 +223,7 @@ class Carrying:
         connections, outbox = seat.place.connections, seat.connection.outbox
         try:
             with connections.submitting(seat.connection):
-                await self._room.submit(connections.coordinator, seat.connection.hello)
+                await self._waits.submit(connections.coordinator, seat.connection.hello)
         except InboxFull:
             outbox.was_refused = True  # the core knows nothing of it; its host may try again
             outbox.finish(full_status())
@@ -282,7 +282,7 @@ class Carrying:
                 return
             report = connections.note(seat.connection, envelope)
             if report is not None:
-                await self._room.submit(seat.place.connections.coordinator, report)
+                await self._waits.submit(seat.place.connections.coordinator, report)
         except Exception as error:  # noqa: BLE001  # it ends this agent's stream, not those of the others
             is_logged = partial(self._peers.lines.allow, outbox.hosts, Kind.OTHER)
             session_id = show_session(outbox.session)

@@ -2,7 +2,7 @@
 
 One task reads for all agents of a relay. While it waits, it hears none of them, nor the heartbeats
 of other shards. So it waits for moments only, which is enough for a burst of reports, and ends the
-streams of agents whose shard has no room then. Ends of streams wait aside.
+streams of agents whose shard has no room then. Ends of streams wait separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENDS_MAX = 4_096
 """Ends of streams that wait: each agent of a relay may come and go four times meanwhile."""
 
 
-class Room:
+class WaitBudget:
     """What agents of one relay still may wait."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Room:
             self._left_s -= loop.time() - began_s
 
 
-class Ends:
+class LateEnds:
     """Informs the core of agents whose streams have ended; no one waits for that."""
 
     def __init__(self) -> None:

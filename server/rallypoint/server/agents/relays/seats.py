@@ -22,7 +22,7 @@ ENDS_MAX = 1_024
 """Ends of streams without a seat that wait to be sent: a relay may open many that are refused."""
 
 
-class Place(Struct, frozen=True):
+class ServingShard(Struct, frozen=True):
     """The shard that serves a job."""
 
     connections: Connections
@@ -41,7 +41,7 @@ class Seat(Struct, eq=False):
 
     number: int
     """Of its stream."""
-    place: Place
+    place: ServingShard
     connection: Connection
     held: ExitStack
     """What it is charged with, until it is gone."""

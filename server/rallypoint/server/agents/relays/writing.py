@@ -17,7 +17,7 @@ from google.rpc.status_pb2 import Status
 from rallypoint.base.log import get_logger
 from rallypoint.server.access.usage.lines import may_log
 from rallypoint.server.agents.connections import Connections, Ended
-from rallypoint.server.agents.relays.room import Ends
+from rallypoint.server.agents.relays.room import LateEnds
 from rallypoint.server.agents.relays.seats import Explanation, Seat, Seats, note_bug
 from rallypoint.server.contract.calls import Context
 from rallypoint.server.contract.errors import ended_status, lost_status
@@ -74,7 +74,7 @@ class Batches:
 class Writer:
     """Writes the stream of one relay."""
 
-    def __init__(self, context: Context, seats: Seats, ends: Ends) -> None:
+    def __init__(self, context: Context, seats: Seats, ends: LateEnds) -> None:
         """Begin without anything to send.
 
         Args:

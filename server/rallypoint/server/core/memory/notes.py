@@ -35,7 +35,7 @@ from rallypoint.server.core.model.node import Node
 from rallypoint.server.core.state.state import Delta, State
 
 
-class Before(Struct):
+class ValuesBefore(Struct):
     """The first value in the turn of each job and node that the turn may have changed."""
 
     jobs: dict[JobId, Job | None] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Before(Struct):
 
 
 def note_changes(
-    before: Before, records: Iterable[JournalRecord], state: State
+    before: ValuesBefore, records: Iterable[JournalRecord], state: State
 ) -> list[JournalRecord]:
     """Return the notes of a turn, which follow its records.
 
@@ -128,7 +128,7 @@ def _note_jobs(
             yield JobNoted(job_id, changes)
 
 
-def note_whole(before: Before, state: State) -> list[JournalRecord]:
+def note_everything(before: ValuesBefore, state: State) -> list[JournalRecord]:
     """Return everything about what a turn has changed, for when its notes cannot be found.
 
     Args:

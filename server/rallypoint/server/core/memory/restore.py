@@ -24,7 +24,7 @@ from rallypoint.base.ranges import Range
 from rallypoint.server.core.barriers.ends import times_of
 from rallypoint.server.core.containment import evict
 from rallypoint.server.core.invariants import check_whole
-from rallypoint.server.core.memory.notes import Before, note_changes
+from rallypoint.server.core.memory.notes import ValuesBefore, note_changes
 from rallypoint.server.core.memory.replay import JournalRecord, Memory, miss_nodes
 from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.messages.records import EpochRaised
@@ -156,7 +156,7 @@ def restore(
     miss_nodes(memory, now_ms)
     restored = Restored(state, [raised])
     known = {session: node for of_job in memory.nodes.values() for session, node in of_job.items()}
-    before = Before(dict(memory.jobs), dict(known))
+    before = ValuesBefore(dict(memory.jobs), dict(known))
     barriers = _barriers_by_job(memory)
     for job_id, job in memory.jobs.items():
         nodes = memory.nodes.get(job_id, {})

@@ -57,7 +57,7 @@ class Tally(NamedTuple):
         )
 
 
-class Standing(NamedTuple):
+class TallyKey(NamedTuple):
     """The facts of a node that its tally depends on."""
 
     attached: bool
@@ -68,9 +68,9 @@ class Standing(NamedTuple):
     drains: bool
 
 
-def standing_of(node: Node) -> Standing:
+def tally_key_of(node: Node) -> TallyKey:
     """Return the facts of a node that its tally depends on."""
-    return Standing(
+    return TallyKey(
         node.attached,
         node.state,
         node.member,
@@ -80,18 +80,18 @@ def standing_of(node: Node) -> Standing:
     )
 
 
-_tallies: dict[Standing, Tally] = {}
-_differences: dict[tuple[Standing, Standing], Tally] = {}
-"""Computed once for each of the few standings and pairs of standings that exist. Measured for 1,024
+_tallies: dict[TallyKey, Tally] = {}
+_differences: dict[tuple[TallyKey, TallyKey], Tally] = {}
+"""Computed once for each of the few keys and pairs of keys that exist. Measured for 1,024
 nodes that change at once: 1.9 ms with them, 5.1 ms without."""
 
 
 def tally_of(node: Node) -> Tally:
     """Return the contribution of one node to its job's tally."""
-    standing = standing_of(node)
-    tally = _tallies.get(standing)
+    key = tally_key_of(node)
+    tally = _tallies.get(key)
     if tally is None:
-        tally = _tallies[standing] = _compute_tally(node)
+        tally = _tallies[key] = _compute_tally(node)
     return tally
 
 
@@ -121,8 +121,8 @@ def difference(old: Node, new: Node) -> Tally | None:
         and old.eligibility is new.eligibility
         and (old.drain is None) == (new.drain is None)
     ):
-        return None  # most changes of a node are no change of its standing
-    was, now = standing_of(old), standing_of(new)
+        return None  # most changes of a node are no change of its key
+    was, now = tally_key_of(old), tally_key_of(new)
     gain = _differences.get((was, now))
     if gain is None:
         gain = _differences[was, now] = tally_of(new).plus(tally_of(old), -1)

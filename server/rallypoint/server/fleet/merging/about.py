@@ -10,13 +10,13 @@ from rallypoint.server.api.about.service import Start
 from rallypoint.server.contract.calls import Context
 from rallypoint.server.contract.routes import Route
 from rallypoint.server.fleet.directory import Directory
-from rallypoint.server.fleet.merging.parts import Parts, is_unavailable
+from rallypoint.server.fleet.merging.parts import ShardCalls, is_unavailable
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.durations import to_duration, to_timestamp
 
 
 async def get_coordinator(
-    parts: Parts, route: Route, directory: Directory, start: Start, context: Context
+    parts: ShardCalls, route: Route, directory: Directory, start: Start, context: Context
 ) -> coordinator_pb2.GetCoordinatorResponse:
     """Return this coordinator, with what all shards have; it names those that do not answer.
 

@@ -16,7 +16,7 @@ from rallypoint.server.contract.pages import PAGE_BYTES_MAX, PAGE_MAX, Room, rea
 from rallypoint.server.contract.routes import Route
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.fleet.merging.parts import (
-    Parts,
+    ShardCalls,
     Take,
     read_position,
     write_position,
@@ -26,7 +26,7 @@ from rallypoint.wire.durations import to_unix_ms
 
 
 async def list_events(
-    parts: Parts, route: Route, request: events_pb2.ListEventsRequest, context: Context
+    parts: ShardCalls, route: Route, request: events_pb2.ListEventsRequest, context: Context
 ) -> events_pb2.ListEventsResponse:
     """Return a page of the events of all shards.
 
@@ -97,7 +97,7 @@ def _merge(
 
 
 async def watch_events(
-    parts: Parts,
+    parts: ShardCalls,
     route: Route,
     request: events_pb2.WatchEventsRequest,
     context: Context,

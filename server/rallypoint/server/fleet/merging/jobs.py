@@ -13,7 +13,7 @@ from rallypoint.server.contract.pages import Room, to_page
 from rallypoint.server.contract.routes import Route
 from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.fleet.merging.parts import (
-    Parts,
+    ShardCalls,
     Take,
     read_position,
     write_position,
@@ -23,7 +23,7 @@ from rallypoint.wire.durations import to_unix_ms
 
 
 async def list_jobs(
-    parts: Parts, route: Route, request: job_service_pb2.ListJobsRequest, context: Context
+    parts: ShardCalls, route: Route, request: job_service_pb2.ListJobsRequest, context: Context
 ) -> job_service_pb2.ListJobsResponse:
     """Return a page of the jobs of all shards.
 
@@ -70,7 +70,7 @@ def _place(wanted: JobList, job: job_pb2.JobSummary) -> Place:
 
 
 async def watch_jobs(
-    parts: Parts,
+    parts: ShardCalls,
     route: Route,
     request: job_service_pb2.WatchJobsRequest,
     context: Context,

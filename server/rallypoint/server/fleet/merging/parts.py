@@ -28,7 +28,7 @@ Take = Callable[[int, Any], Awaitable[None]]
 """Takes an answer of a shard; for one answer at a time."""
 
 
-class Parts:
+class ShardCalls:
     """Makes the parts of calls."""
 
     def __init__(self, directory: Directory, local: Local, forwarder: Forwarder) -> None:

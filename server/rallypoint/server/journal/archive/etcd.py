@@ -12,7 +12,7 @@ from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdError
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.etcd.filling import fill_store
-from rallypoint.server.journal.etcd.fleet import Fleet
+from rallypoint.server.journal.etcd.fleet import StoreIdentity
 from rallypoint.server.journal.etcd.reading import read_store
 from rallypoint.server.journal.interface import JournalFailed
 
@@ -53,7 +53,7 @@ def fill(address: str, contents: Contents) -> None:
         JournalInUse: when coordinators run on the prefix.
         JournalFailed: when there is a journal, or etcd refuses.
     """
-    fleet = Fleet(contents.identity, contents.secret, contents.shard_count)
+    fleet = StoreIdentity(contents.identity, contents.secret, contents.shard_count)
 
     async def work() -> None:
         async with _connected(address) as client:

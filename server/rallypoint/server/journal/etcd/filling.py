@@ -26,7 +26,7 @@ from rallypoint.server.etcd.values import (
 )
 from rallypoint.server.etcd.view import Member
 from rallypoint.server.journal.codec.batches import decode_batch
-from rallypoint.server.journal.etcd.fleet import Fleet, fleet_keys
+from rallypoint.server.journal.etcd.fleet import StoreIdentity, fleet_keys
 from rallypoint.server.journal.etcd.layout import (
     FORMAT,
     IMPORTING,
@@ -42,7 +42,7 @@ _NAMED_MAX = 3
 
 
 async def fill_store(
-    client: EtcdClient, prefix: str, fleet: Fleet, journals: Sequence[Sequence[bytes]]
+    client: EtcdClient, prefix: str, fleet: StoreIdentity, journals: Sequence[Sequence[bytes]]
 ) -> None:
     """Write a whole store where there is none yet.
 
@@ -160,7 +160,7 @@ class _Filling:
             await self.do(group)
         await self.do([Put(head_key(self._prefix, shard), head.encode())])
 
-    async def finish(self, fleet: Fleet) -> None:
+    async def finish(self, fleet: StoreIdentity) -> None:
         """Make the store one that coordinators start on."""
         values = (str(FORMAT), fleet.identity, fleet.secret.hex(), str(fleet.shard_count))
         puts = [

@@ -25,7 +25,7 @@ class StoreAway(JournalFailed):
     """etcd cannot be used at the moment; later it may."""
 
 
-class Fleet(Struct, frozen=True):
+class StoreIdentity(Struct, frozen=True):
     """What the first coordinator of a store has fixed for ever."""
 
     identity: str
@@ -40,7 +40,7 @@ class Fleet(Struct, frozen=True):
         return (Condition(identity_key, Target.VALUE, value=self.identity.encode()),)
 
 
-async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None) -> Fleet:
+async def open_fleet(client: EtcdClient, prefix: str, shards: int | None = None) -> StoreIdentity:
     """Return what was fixed; the first call fixes it.
 
     Args:
@@ -95,7 +95,7 @@ def fleet_keys(prefix: str) -> list[bytes]:
     return [f"{prefix}/{name}".encode() for name in NAMES]
 
 
-async def read_fleet(client: EtcdClient, prefix: str) -> tuple[Fleet | None, int]:
+async def read_fleet(client: EtcdClient, prefix: str) -> tuple[StoreIdentity | None, int]:
     """Return what was fixed, None when nothing was, and the revision of the store.
 
     Raises:
@@ -107,7 +107,7 @@ async def read_fleet(client: EtcdClient, prefix: str) -> tuple[Fleet | None, int
     return fleet, outcome.revision
 
 
-def _decode(found: tuple[tuple[KeyValue, ...], ...], prefix: str) -> Fleet:
+def _decode(found: tuple[tuple[KeyValue, ...], ...], prefix: str) -> StoreIdentity:
     values = [pairs[0].value if pairs else b"" for pairs in found]
     format, identity, secret, shard_count = (value.decode("ascii", "replace") for value in values)
     if format == IMPORTING:
@@ -117,7 +117,7 @@ def _decode(found: tuple[tuple[KeyValue, ...], ...], prefix: str) -> Fleet:
     if format.isdigit() and int(format) > FORMAT:
         raise JournalUnreadable(newer(int(format)))
     try:
-        fleet = Fleet(identity, bytes.fromhex(secret), int(shard_count))
+        fleet = StoreIdentity(identity, bytes.fromhex(secret), int(shard_count))
         is_sound = (
             len(bytes.fromhex(identity)) == IDENTITY_BYTES and 0 < fleet.shard_count <= SHARDS_MAX
         )

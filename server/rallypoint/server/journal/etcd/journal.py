@@ -19,7 +19,7 @@ from rallypoint.server.journal.codec.batches import (
     encode_batch,
     encode_batches,
 )
-from rallypoint.server.journal.etcd.fleet import Fleet
+from rallypoint.server.journal.etcd.fleet import StoreIdentity
 from rallypoint.server.journal.etcd.log import ShardLog
 from rallypoint.server.journal.interface import JournalFailed, Loaded
 
@@ -35,7 +35,7 @@ class EtcdJournal:
     def __init__(
         self,
         client: EtcdClient,
-        fleet: Fleet,
+        fleet: StoreIdentity,
         claim: Claim,
         unix_ms: Callable[[], int],
         release: Callable[[], Awaitable[None]] | None = None,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from rallypoint.server.etcd.client import EtcdClient
 from rallypoint.server.etcd.errors import EtcdCompacted, EtcdError
 from rallypoint.server.etcd.values import KeyValue
-from rallypoint.server.journal.etcd.fleet import Fleet, read_fleet
+from rallypoint.server.journal.etcd.fleet import StoreIdentity, read_fleet
 from rallypoint.server.journal.etcd.layout import (
     PART_BYTES,
     Head,
@@ -82,7 +82,7 @@ async def _read_pairs(
 
 async def read_store(
     client: EtcdClient, prefix: str, choose: Callable[[int], Collection[int]]
-) -> tuple[Fleet, tuple[tuple[bytes, ...], ...]]:
+) -> tuple[StoreIdentity, tuple[tuple[bytes, ...], ...]]:
     """Return what all shards share, and the batches of each, as of one revision.
 
     It writes nothing, and may run beside the owners.

@@ -17,7 +17,7 @@ from rallypoint.server.agents.connections import Connections, Ended, note_ends
 from rallypoint.server.agents.envelopes import Envelopes
 from rallypoint.server.agents.relays import carrying, room, seats
 from rallypoint.server.agents.relays.carrying import Carrying
-from rallypoint.server.agents.relays.seats import Place
+from rallypoint.server.agents.relays.seats import ServingShard
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.shell import inbox
 from rallypoint.server.shell.coordinator import Coordinator
@@ -59,7 +59,7 @@ class Seated:
         self.read: list[agent_pb2.RelayedResponse] = []
         tokens = WorkerTokens("c")
         self.places = {
-            name: Place(
+            name: ServingShard(
                 Connections(
                     one.coordinator,
                     one.outboxes,
@@ -215,7 +215,7 @@ async def test_ends_of_other_shards_are_not_dropped(monkeypatch: pytest.MonkeyPa
 async def test_late_end_is_noted_when_there_is_room(rack: Seated) -> None:
     """No one waits for it, and no other end waits for it."""
     shell, other = rack.shells["stands"], rack.shells["works"]
-    late, ends = room.Ends(), [broken(shell, 1), broken(shell, 2)]
+    late, ends = room.LateEnds(), [broken(shell, 1), broken(shell, 2)]
     for one in (*ends, None, broken(other, 3)):
         late.note(one)
 

@@ -26,7 +26,7 @@ from rallypoint.server.journal.archive.conversion import with_shards
 from rallypoint.server.journal.archive.verify import verify_contents
 from rallypoint.server.journal.codec.batches import decode_batch, encode_batch
 from rallypoint.server.journal.etcd.filling import fill_store
-from rallypoint.server.journal.etcd.fleet import Fleet, open_fleet
+from rallypoint.server.journal.etcd.fleet import StoreIdentity, open_fleet
 from rallypoint.server.journal.etcd.journal import EtcdJournal
 from rallypoint.server.journal.etcd.layout import PART_BYTES, head_key
 from rallypoint.server.journal.interface import JournalFailed, JournalInUse, JournalUnreadable
@@ -38,7 +38,7 @@ from support.journal.stores import joined, large, small
 
 SHARDS = 4
 JOBS = jobs_of(6)
-FLEET = Fleet(IDENTITY, SECRET, SHARDS)
+FLEET = StoreIdentity(IDENTITY, SECRET, SHARDS)
 
 
 @pytest.fixture
