@@ -12,7 +12,7 @@ from rallypoint.base.printable import to_printable_line
 from rallypoint.server.contract.mappers import DEPARTURES
 from rallypoint.server.contract.round import marks_message
 from rallypoint.server.contract.times import to_timestamp
-from rallypoint.server.core.model.events import TEXT_MAX, Event, EventKind
+from rallypoint.server.core.model.events import EVENTS, TEXT_MAX, Event, EventKind
 from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.v1 import event_service_pb2 as events_pb2
@@ -101,47 +101,10 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
     return to_duration if field.message_type is not None else lambda value: value
 
 
-LINES = {
-    "job_created": "an operator created the job",
-    "run_opened": "run {run} began",
-    "run_closed": "run {run} ended: {outcome}",
-    "job_deleted": "the job was deleted",
-    "job_forgotten": "the job was forgotten",
-    "job_updated": "an operator changed the job: {min_nodes} to {max_nodes} nodes, at most "
-    "{max_restarts} restarts",
-    "restart_requested": "an operator restarted the job",
-    "round_sealed": "round {round} was sealed ({began}); nodes: {nodes}, workers: {world_size}",
-    "round_adopted": "round {round} was adopted; nodes: {nodes}",
-    "round_found_incomplete": "round {round} was found incomplete; nodes: {nodes}",
-    "round_started": "round {round} started: every node has its workers",
-    "round_stopped": "round {round} is being stopped",
-    "round_settled": "round {round} ended: {consequence}; restarts so far: {restarts}",
-    "verdict_corrected": "the verdict on round {round} was corrected",
-    "round_progressed": "round {round} took its first step {took} after it became necessary",
-    "culprit_awaited": "round {round} waits for the failure behind the first ones",
-    "node_joined": "node {node} joined",
-    "node_disconnected": "the connection of node {node} broke",
-    "node_resumed": "node {node} reconnected",
-    "node_lost": "node {node} was lost",
-    "node_left": "node {node} left",
-    "node_renamed": "node {before} is called {node} now",
-    "newcomer_displaced": "node {node} made room for a node that holds the round",
-    "other_arguments_found": "node {node} runs the program with other arguments than {other_node}",
-    "drain_started": "node {node} drains",
-    "node_quarantined": "node {node} is quarantined",
-    "quarantine_ended": "the quarantine of node {node} is over",
-    "node_cordoned": "node {node} was cordoned",
-    "node_uncordoned": "node {node} was uncordoned",
-    "network_suspected": "{breaks} of {sessions} connections broke at once: the network is "
-    "suspected",
-}
-"""The line of each event, by its name in the log; `why` follows where there is one."""
-
-
 def _describe(event: Event, facts: Facts) -> str:
     known = {"run": event.run, "round": event.round, **facts}
     if "took_ms" in facts:
         known["took"] = f"{facts['took_ms'] / 1000:.2f} s"
-    line = LINES[event.reason].format(**known)
+    line = EVENTS[event.reason][1].format(**known)
     why = facts.get("why", "")
     return to_printable_line(f"{line}: {why}" if why else line)[:TEXT_MAX]

@@ -25,35 +25,41 @@ from rallypoint.server.core.model.ids import JobId
 
 
 class EventKind(Enum):
-    """Kind of an event, as readers see it."""
+    """Kind of an event, as readers see it.
 
-    JOB_CREATED = "job created"
-    RUN_OPENED = "run opened"
-    RUN_CLOSED = "run closed"
-    JOB_DELETED = "job deleted"
-    JOB_UPDATED = "job updated"
-    RESTART_REQUESTED = "restart requested"
-    ROUND_SEALED = "round sealed"
-    ROUND_ADOPTED = "round adopted"
-    ROUND_STARTED = "round started"
-    ROUND_STOPPED = "round stopped"
-    ROUND_SETTLED = "round settled"
-    VERDICT_CORRECTED = "verdict corrected"
-    CULPRIT_AWAITED = "culprit awaited"
-    ROUND_PROGRESSED = "round progressed"
-    NODE_JOINED = "node joined"
-    NODE_DISCONNECTED = "node disconnected"
-    NODE_RESUMED = "node resumed"
-    NODE_DEPARTED = "node departed"
-    NODE_RENAMED = "node renamed"
-    NODE_DISPLACED = "node displaced"
-    OTHER_ARGUMENTS_FOUND = "other arguments found"
-    DRAIN_STARTED = "drain started"
-    NODE_QUARANTINED = "node quarantined"
-    QUARANTINE_ENDED = "quarantine ended"
-    NODE_CORDONED = "node cordoned"
-    NODE_UNCORDONED = "node uncordoned"
-    NETWORK_SUSPECTED = "network suspected"
+    The value is its line, with facts of the event in braces; `why` follows where there is one.
+    """
+
+    JOB_CREATED = "an operator created the job"
+    RUN_OPENED = "run {run} began"
+    RUN_CLOSED = "run {run} ended: {outcome}"
+    JOB_DELETED = "the job was deleted"
+    JOB_UPDATED = (
+        "an operator changed the job: {min_nodes} to {max_nodes} nodes, at most "
+        "{max_restarts} restarts"
+    )
+    RESTART_REQUESTED = "an operator restarted the job"
+    ROUND_SEALED = "round {round} was sealed ({began}); nodes: {nodes}, workers: {world_size}"
+    ROUND_ADOPTED = "round {round} was adopted; nodes: {nodes}"
+    ROUND_STARTED = "round {round} started: every node has its workers"
+    ROUND_STOPPED = "round {round} is being stopped"
+    ROUND_SETTLED = "round {round} ended: {consequence}; restarts so far: {restarts}"
+    VERDICT_CORRECTED = "the verdict on round {round} was corrected"
+    CULPRIT_AWAITED = "round {round} waits for the failure behind the first ones"
+    ROUND_PROGRESSED = "round {round} took its first step {took} after it became necessary"
+    NODE_JOINED = "node {node} joined"
+    NODE_DISCONNECTED = "the connection of node {node} broke"
+    NODE_RESUMED = "node {node} reconnected"
+    NODE_DEPARTED = "node {node} left"
+    NODE_RENAMED = "node {before} is called {node} now"
+    NODE_DISPLACED = "node {node} made room for a node that holds the round"
+    OTHER_ARGUMENTS_FOUND = "node {node} runs the program with other arguments than {other_node}"
+    DRAIN_STARTED = "node {node} drains"
+    NODE_QUARANTINED = "node {node} is quarantined"
+    QUARANTINE_ENDED = "the quarantine of node {node} is over"
+    NODE_CORDONED = "node {node} was cordoned"
+    NODE_UNCORDONED = "node {node} was uncordoned"
+    NETWORK_SUSPECTED = "{breaks} of {sessions} connections broke at once: the network is suspected"
 
 
 OF_NODES = frozenset(
@@ -68,39 +74,18 @@ OF_NODES = frozenset(
     }
 )
 """Kinds of which a large job has one for every node at once."""
-KINDS: dict[str, EventKind] = {
-    "job_created": EventKind.JOB_CREATED,
-    "run_opened": EventKind.RUN_OPENED,
-    "run_closed": EventKind.RUN_CLOSED,
-    "job_deleted": EventKind.JOB_DELETED,
-    "job_forgotten": EventKind.JOB_DELETED,
-    "job_updated": EventKind.JOB_UPDATED,
-    "restart_requested": EventKind.RESTART_REQUESTED,
-    "round_sealed": EventKind.ROUND_SEALED,
-    "round_adopted": EventKind.ROUND_ADOPTED,
-    "round_found_incomplete": EventKind.ROUND_ADOPTED,  # it is stopped at once
-    "round_started": EventKind.ROUND_STARTED,
-    "round_stopped": EventKind.ROUND_STOPPED,
-    "round_settled": EventKind.ROUND_SETTLED,
-    "verdict_corrected": EventKind.VERDICT_CORRECTED,
-    "culprit_awaited": EventKind.CULPRIT_AWAITED,
-    "round_progressed": EventKind.ROUND_PROGRESSED,
-    "node_joined": EventKind.NODE_JOINED,
-    "node_disconnected": EventKind.NODE_DISCONNECTED,
-    "node_resumed": EventKind.NODE_RESUMED,
-    "node_lost": EventKind.NODE_DEPARTED,
-    "node_left": EventKind.NODE_DEPARTED,
-    "node_renamed": EventKind.NODE_RENAMED,
-    "newcomer_displaced": EventKind.NODE_DISPLACED,
-    "other_arguments_found": EventKind.OTHER_ARGUMENTS_FOUND,
-    "drain_started": EventKind.DRAIN_STARTED,
-    "node_quarantined": EventKind.NODE_QUARANTINED,
-    "quarantine_ended": EventKind.QUARANTINE_ENDED,
-    "node_cordoned": EventKind.NODE_CORDONED,
-    "node_uncordoned": EventKind.NODE_UNCORDONED,
-    "network_suspected": EventKind.NETWORK_SUSPECTED,
+EVENTS = {
+    **{kind.name.lower(): (kind, kind.value) for kind in EventKind},
+    "job_forgotten": (EventKind.JOB_DELETED, "the job was forgotten"),
+    "round_found_incomplete": (  # it is stopped at once
+        EventKind.ROUND_ADOPTED,
+        "round {round} was found incomplete; nodes: {nodes}",
+    ),
+    "node_left": (EventKind.NODE_DEPARTED, EventKind.NODE_DEPARTED.value),
+    "node_lost": (EventKind.NODE_DEPARTED, "node {node} was lost"),
+    "newcomer_displaced": (EventKind.NODE_DISPLACED, EventKind.NODE_DISPLACED.value),
 }
-"""The kind of each event that the core emits, by its name in the log."""
+"""The kind and the line of each event that the core emits, by its name in the log."""
 
 
 EVENTS_PER_JOB_MAX = 512
@@ -242,7 +227,7 @@ class EventLog(Struct, eq=False):
             Event(
                 sequence,
                 one.job_id,
-                KINDS[one.reason],
+                EVENTS[one.reason][0],
                 one.reason,
                 at_ms,
                 epoch,

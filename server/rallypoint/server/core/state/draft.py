@@ -142,7 +142,7 @@ class Draft:
 
         Args:
             job_id: the job.
-            reason: a past-tense name in `KINDS`.
+            reason: a past-tense name in `EVENTS`.
             also: facts that the log does not need.
             facts: what the log line says.
         """
