@@ -41,6 +41,8 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
         state: the state before the step; after a failed one it is the same.
         input: what was stepped. For a TimePassed the earliest deadline tells the job.
     """
+    if isinstance(input, inputs.Request | inputs.JobBroken):
+        return input.job_id
     match input:
         case inputs.Hello(identity=identity):
             return identity.job_id
@@ -49,12 +51,6 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
             return None if first is None else find_deadline_subject(state, first[1])
         case inputs.Stalled():
             return None
-        case inputs.JobBroken() | inputs.DrainNode() | inputs.Cordon() | inputs.Uncordon():
-            return input.job_id
-        case inputs.Arrive() | inputs.WriteKeys() | inputs.Progressed() | inputs.CancelJob():
-            return input.job_id
-        case inputs.RestartJob() | inputs.UpdateJob() | inputs.DeleteJob() | inputs.CreateJob():
-            return input.job_id
         case _:
             node = state.nodes.get(input.sender.session)
             return None if node is None else node.job_id

@@ -40,44 +40,17 @@ def operate(draft: Draft, operation: inputs.Operation) -> Refusal | None:
         return Refusal(RefusalKind.NOT_READY)
     if (reused := check_id(draft, operation)) is not None:
         return reused
-    job = draft.job(operation.job_id)
-    if isinstance(operation, inputs.CreateJob):
-        refusal = _create(draft, job, operation)
-    elif job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", operation.job_id),))
-    else:
-        refusal = _change(draft, job, operation)
+    refusal = _carry_out(draft, draft.job(operation.job_id), operation)
     if refusal is None:
         note_done(draft, operation)
     return refusal
 
 
-def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refusal | None:
-    """Open the next run of a job for agents that are still to come."""
+def _carry_out(draft: Draft, job: Job | None, operation: inputs.Operation) -> Refusal | None:
+    if isinstance(operation, inputs.CreateJob):
+        return _create(draft, job, operation)
     if job is None:
-        if is_full(draft) and not has_idle(draft):
-            return limit_reached(Limit.JOBS, JOBS_MAX)
-    elif job.phase is not Phase.CLOSED:
-        return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
-    elif draft.tally(job.job_id).nodes > 0:
-        return _ending(job)
-    open_run(draft, operation.job_id, operation.spec)
-    draft.emit(operation.job_id, "job_created")
-    return None
-
-
-def _change(
-    draft: Draft,
-    job: Job,
-    operation: inputs.CancelJob
-    | inputs.RestartJob
-    | inputs.UpdateJob
-    | inputs.DeleteJob
-    | inputs.DrainNode
-    | inputs.Cordon
-    | inputs.Uncordon,
-) -> Refusal | None:
-    """Carry out an operation on a job that exists."""
+        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", operation.job_id),))
     match operation:
         case inputs.CancelJob():
             return _cancel(draft, job, operation)
@@ -94,6 +67,20 @@ def _change(
         case inputs.Uncordon():
             uncordon(draft, job, operation)
             return None
+
+
+def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refusal | None:
+    """Open the next run of a job for agents that are still to come."""
+    if job is None:
+        if is_full(draft) and not has_idle(draft):
+            return limit_reached(Limit.JOBS, JOBS_MAX)
+    elif job.phase is not Phase.CLOSED:
+        return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
+    elif draft.tally(job.job_id).nodes > 0:
+        return _ending(job)
+    open_run(draft, operation.job_id, operation.spec)
+    draft.emit(operation.job_id, "job_created")
+    return None
 
 
 def _cancel(draft: Draft, job: Job, operation: inputs.CancelJob) -> Refusal | None:
