@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 from google.rpc.status_pb2 import Status
 
-from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Limit, unknown_job
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
@@ -51,11 +51,6 @@ class LimitExceeded(Exception):
         self.limit = limit
         self.value = value
         self.retry_s = retry_s
-
-
-def unknown_job(job_id: JobId) -> Refusal:
-    """Return the refusal of a call about a job that does not exist."""
-    return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),))
 
 
 def find_job(state: State, job_id: JobId) -> Job:

@@ -13,7 +13,13 @@ from msgspec.structs import replace
 
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.inputs import CreateJob, DeleteJob, Operation
-from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
+from rallypoint.server.core.messages.refusals import (
+    Limit,
+    Refusal,
+    RefusalKind,
+    limit_reached,
+    unknown_job,
+)
 from rallypoint.server.core.model.job import JOBS_MAX, OPERATIONS_MAX, Job
 from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import Round, RoundReason
@@ -22,7 +28,7 @@ from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCa
 from rallypoint.server.core.rounds.drains import request_drain
 from rallypoint.server.core.rounds.rounds import stop
 from rallypoint.server.core.rounds.settling import close
-from rallypoint.server.core.sessions.admission import has_idle, is_full
+from rallypoint.server.core.sessions.admission import has_idle, is_full, previous_run_ending
 from rallypoint.server.core.sessions.opening import drop_job, open_run
 from rallypoint.server.core.sessions.sessions import remove_node
 from rallypoint.server.core.state.draft import Draft
@@ -50,7 +56,7 @@ def _carry_out(draft: Draft, job: Job | None, operation: inputs.Operation) -> Re
     if isinstance(operation, inputs.CreateJob):
         return _create(draft, job, operation)
     if job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", operation.job_id),))
+        return unknown_job(operation.job_id)
     match operation:
         case inputs.CancelJob():
             return _cancel(draft, job, operation)
@@ -77,7 +83,7 @@ def _create(draft: Draft, job: Job | None, operation: inputs.CreateJob) -> Refus
     elif job.phase is not Phase.CLOSED:
         return Refusal(RefusalKind.JOB_EXISTS, (("job_id", job.job_id), ("run", job.run)))
     elif draft.tally(job.job_id).nodes > 0:
-        return _ending(job)
+        return previous_run_ending(job)
     open_run(draft, operation.job_id, operation.spec)
     draft.emit(operation.job_id, "job_created")
     return None
@@ -141,7 +147,7 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     if operation.revision and operation.revision < job.spec_revision:
         known = (("job_id", job.job_id), ("revision", job.spec_revision))
         return Refusal(RefusalKind.SPEC_CHANGED, known)
-    spec = _changed(job.spec, operation)
+    spec = replace(job.spec, **{name: getattr(operation, name) for name in operation.fields})
     if spec.min_nodes > spec.max_nodes:
         facts = (("min_nodes", spec.min_nodes), ("max_nodes", spec.max_nodes))
         return Refusal(RefusalKind.SPEC_IMPOSSIBLE, facts)
@@ -171,16 +177,6 @@ def _update(draft: Draft, job: Job, operation: inputs.UpdateJob) -> Refusal | No
     return None
 
 
-def _changed(spec: JobSpec, operation: inputs.UpdateJob) -> JobSpec:
-    if operation.min_nodes is not None:
-        spec = replace(spec, min_nodes=operation.min_nodes)
-    if operation.max_nodes is not None:
-        spec = replace(spec, max_nodes=operation.max_nodes)
-    if operation.max_restarts is not None:
-        spec = replace(spec, max_restarts=operation.max_restarts)
-    return spec
-
-
 def _stops_round(job: Job, spec: JobSpec) -> bool:
     """Return whether other numbers of nodes stop the running round: it does not fit them."""
     before = (job.spec.min_nodes, job.spec.max_nodes)
@@ -202,7 +198,7 @@ def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | No
         return Refusal(RefusalKind.JOB_OPEN, (("job_id", job.job_id), ("run", job.run)))
     if draft.tally(job.job_id).nodes > 0:
         # An agent that has not learned the outcome would begin another run.
-        return _ending(job)
+        return previous_run_ending(job)
     note_done(draft, operation)  # before the job is gone
     job = draft.require_job(job.job_id)
     drop_job(draft, job)
@@ -212,11 +208,6 @@ def _delete(draft: Draft, job: Job, operation: inputs.DeleteJob) -> Refusal | No
 
 def _other_run(job: Job) -> Refusal:
     return Refusal(RefusalKind.LATER_RUN, (("job_id", job.job_id), ("run", job.run)))
-
-
-def _ending(job: Job) -> Refusal:
-    facts = (("job_id", job.job_id), ("run", job.run))
-    return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
 
 
 def _ended(job: Job) -> Refusal:

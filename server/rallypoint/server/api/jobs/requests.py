@@ -69,12 +69,9 @@ _OUTCOMES: dict[job_pb2.Outcome.ValueType, Outcome | None] = {
 def to_update(request: job_service_pb2.UpdateJobRequest) -> inputs.UpdateJob:
     """Return the request to update a job."""
     check(request)
-    update, wanted = request.update, _find_wanted(request)
     return inputs.UpdateJob(
         JobId(request.job_id),
-        min_nodes=update.min_nodes if "min_nodes" in wanted else None,
-        max_nodes=update.max_nodes if "max_nodes" in wanted else None,
-        max_restarts=update.max_restarts if "max_restarts" in wanted else None,
+        **{name: getattr(request.update, name) for name in _find_wanted(request)},
         revision=request.revision,
         request_id=request.request_id,
         reason=request.reason,

@@ -30,12 +30,13 @@ from rallypoint.server.api.jobs.requests import (
 from rallypoint.server.api.jobs.rows import list_rounds, list_runs
 from rallypoint.server.api.jobs.watchers import Rendering, Watched, Watchers
 from rallypoint.server.contract.bounds import check
-from rallypoint.server.contract.calls import Context, unknown_job
+from rallypoint.server.contract.calls import Context
 from rallypoint.server.contract.mappers import to_operation
 from rallypoint.server.contract.pace import Pace
 from rallypoint.server.contract.pages import fill_page, to_page
 from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.messages import inputs
+from rallypoint.server.core.messages.refusals import unknown_job
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase

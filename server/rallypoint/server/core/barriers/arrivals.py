@@ -11,6 +11,7 @@ from rallypoint.server.core.barriers.ends import (
     note_due,
     release,
 )
+from rallypoint.server.core.barriers.words import describe, describe_expected
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.records import BarrierArrived
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
@@ -256,29 +257,3 @@ def _make_space(
     for other in forgotten:
         forget_ends(draft, other)
     return None
-
-
-def describe(participant: Participant) -> str:
-    """Return a participant for people: "rank 3", "node a", "loader"."""
-    match participant.kind:
-        case ParticipantKind.RANK:
-            return f"rank {participant.rank}"
-        case ParticipantKind.NODE:
-            return f"node {participant.name}"
-        case ParticipantKind.NAME:
-            return participant.name
-
-
-def describe_expected(expected: Expected) -> str:
-    """Return who is expected, for people: "all 8 ranks", "3 participants", "rank 0, rank 4"."""
-    if expected.all_of is not None:
-        noun = "ranks" if expected.all_of is ParticipantKind.RANK else "nodes"
-        return f"all {expected.count} {noun}"
-    if not expected.participants:
-        return f"{expected.count} participants"
-    shown = ", ".join(describe(one) for one in expected.participants[:_SHOWN_MAX])
-    more = len(expected.participants) - _SHOWN_MAX
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-_SHOWN_MAX = 8

@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from rallypoint.server.core.barriers.words import describe
 from rallypoint.server.core.messages.effects import BarrierOver
 from rallypoint.server.core.messages.records import BarrierDropped, BarrierEnded
 from rallypoint.server.core.model.barrier import (
@@ -163,7 +164,7 @@ def break_if_hopeless(
         text = f"round {number} was stopped: {reason}"
         break_barrier(draft, barrier, job, BreakReason.ROUND_STOPPED, text)
     elif is_new and round.any_finished and (gone := _find_gone(draft, barrier, job)):
-        one = f"node {gone[0].name}" if gone[0].name else f"rank {gone[0].rank}"
+        one = describe(gone[0])
         subject = one if len(gone) == 1 else f"{one} and {len(gone) - 1} more"
         text = f"{subject} ended with exit code 0 and did not arrive"
         break_barrier(draft, barrier, job, BreakReason.LOST, text, gone)

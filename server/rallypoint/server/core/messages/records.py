@@ -133,7 +133,7 @@ class NodeRemoved(Struct, frozen=True):
 
 
 class NodeNoted(Struct, frozen=True):
-    """Facts of a node have changed in a turn; see `reads.notes`."""
+    """Facts of a node have changed in a turn; see `memory.notes`."""
 
     job_id: JobId
     session: SessionId
@@ -178,7 +178,7 @@ class JobChanges(Struct, frozen=True):
 
 
 class JobNoted(Struct, frozen=True):
-    """Facts of a job have changed in a turn; see `reads.notes`."""
+    """Facts of a job have changed in a turn; see `memory.notes`."""
 
     job_id: JobId
     changes: JobChanges

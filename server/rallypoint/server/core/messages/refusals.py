@@ -6,6 +6,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from rallypoint.server.core.model.ids import JobId
+
 
 class RefusalKind(Enum):
     """Why a Hello, a report or a request was refused; `contract/refusals.py` has the statuses."""
@@ -108,3 +110,8 @@ class Refusal(Struct, frozen=True):
 def limit_reached(limit: Limit, value: int) -> Refusal:
     """Return the refusal of what exceeds a limit; `value` is the limit's."""
     return Refusal(RefusalKind.LIMIT_REACHED, (("limit", limit.value), ("value", value)))
+
+
+def unknown_job(job_id: JobId) -> Refusal:
+    """Return the refusal of what is about a job that does not exist."""
+    return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", job_id),))

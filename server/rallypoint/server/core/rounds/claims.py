@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 
 from rallypoint.server.core.messages.inputs import Claim
-from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
+from rallypoint.server.core.messages.refusals import Refusal, RefusalKind, unknown_job
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.phase import Phase
@@ -34,7 +34,7 @@ def check_claim(draft: Draft, claim: Claim) -> Job | Refusal:
         is_early = draft.awaits_adoption(claim.job_id)
         return Refusal(RefusalKind.NOT_READY if is_early else RefusalKind.TOKEN_REFUSED)
     if job is None:
-        return Refusal(RefusalKind.UNKNOWN_JOB, (("job_id", claim.job_id),))
+        return unknown_job(claim.job_id)
     if claim.run != job.run:
         return _stale(RefusalKind.RUN_OVER, job.run, claim.run)
     if round is None or round.header.number != claim.round or job.phase is not Phase.RUNNING:

@@ -75,9 +75,9 @@ def check_run(draft: Draft, hello: inputs.Hello) -> Refusal | None:
     if tally.nodes >= NODES_PER_JOB_MAX:
         return limit_reached(Limit.NODES_PER_JOB, NODES_PER_JOB_MAX)
     if job.phase is Phase.CLOSED and not belongs_to(job, hello) and tally.nodes > 0:
-        return _previous_run_ending(job)
+        return previous_run_ending(job)
     if is_relaunch(draft, job, hello) and not _is_given_up(draft, job):
-        return _previous_run_ending(job)
+        return previous_run_ending(job)
     return None
 
 
@@ -104,7 +104,8 @@ def _is_given_up(draft: Draft, job: Job) -> bool:
     return draft.now_ms - job.empty_since_ms >= draft.state.lease_ms(job.spec)
 
 
-def _previous_run_ending(job: Job) -> Refusal:
+def previous_run_ending(job: Job) -> Refusal:
+    """Return the refusal of a next run while agents of the latest one are still there."""
     facts = (("job_id", job.job_id), ("run", job.run))
     return Refusal(RefusalKind.PREVIOUS_RUN_ENDING, facts)
 

@@ -77,9 +77,7 @@ def _remove(draft: Draft, node: Node, why: Refusal) -> None:
 
 def _rename(draft: Draft, node: Node) -> None:
     """Give a newcomer another name than the one that was made up for it."""
-    number = 2
-    while draft.holder(node.job_id, name := NodeName(f"{node.identity.name}-{number}")) is not None:
-        number += 1
+    name = numbered_name(draft, node.identity)
     draft.remove_node(node)
     renamed = replace(node, name=name)
     draft.put_node(renamed)
@@ -87,6 +85,14 @@ def _rename(draft: Draft, node: Node) -> None:
     draft.effects.append(Welcome(node.session, node.connection, name, run))
     renew_lease(draft, renamed)
     draft.emit(node.job_id, "node_renamed", node=name, before=node.name)
+
+
+def numbered_name(draft: Draft, identity: Identity) -> NodeName:
+    """Return the node's name with the lowest free number from 2."""
+    number = 2
+    while draft.holder(identity.job_id, name := NodeName(f"{identity.name}-{number}")) is not None:
+        number += 1
+    return name
 
 
 def _take_spec(draft: Draft, hello: inputs.Hello) -> None:

@@ -323,13 +323,7 @@ def note_arrival(draft: Draft, node: Node) -> None:
     """Restart the timers that an arrival restarts."""
     job, now_ms = draft.require_job(node.job_id), draft.now_ms
     first_ms = now_ms if job.first_newcomer_ms is None else job.first_newcomer_ms
-    draft.put_job(
-        replace(
-            job,
-            last_arrival_ms=now_ms,
-            first_newcomer_ms=first_ms,
-        )
-    )
+    draft.put_job(replace(job, last_arrival_ms=now_ms, first_newcomer_ms=first_ms))
 
 
 def depart(draft: Draft, node: Node, reason: RoundReason, text: str) -> None:

@@ -38,7 +38,11 @@ from rallypoint.server.core.sessions.admission import (
 )
 from rallypoint.server.core.sessions.exits import date_exits
 from rallypoint.server.core.sessions.opening import open_run
-from rallypoint.server.core.sessions.precedence import displace_newcomers, is_newcomer
+from rallypoint.server.core.sessions.precedence import (
+    displace_newcomers,
+    is_newcomer,
+    numbered_name,
+)
 from rallypoint.server.core.sessions.programs import find_other_arguments
 from rallypoint.server.core.sessions.reports import (
     become_ready,
@@ -189,12 +193,10 @@ def _continue_run(draft: Draft, job: Job, run: int) -> Job:
 
 def _free_name(draft: Draft, identity: Identity) -> NodeName:
     """Return the node's name, with the lowest free number from 2 added if it is taken."""
-    name, number = identity.name, 2
-    while draft.holder(identity.job_id, name) is not None:
-        assert not identity.name_explicit
-        name = NodeName(f"{identity.name}-{number}")
-        number += 1
-    return name
+    if draft.holder(identity.job_id, identity.name) is None:
+        return identity.name
+    assert not identity.name_explicit
+    return numbered_name(draft, identity)
 
 
 def _welcome(draft: Draft, node: Node, job: Job) -> None:
