@@ -101,6 +101,16 @@ class Envelopes:
             known = self._explanations.renew(state, job, now_ms)
         return known.message
 
+    def answer_now(self, outbox: Outbox, now_ms: int) -> agent_pb2.SessionResponse | None:
+        """Answer the latest heartbeat, if what the job waits for is not of interest, or is known.
+
+        None: `explain` it in a turn first, for `answer`.
+        """
+        if outbox.runs_workers:
+            return self.answer(outbox, None)
+        known = self.explained(outbox.session, now_ms)
+        return None if known is None else self.answer(outbox, known[1])
+
     def explained(
         self, session: SessionId, now_ms: int
     ) -> tuple[int, job_pb2.Waiting | None] | None:

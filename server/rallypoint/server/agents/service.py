@@ -256,11 +256,9 @@ class AgentService(agent_grpc.AgentServiceServicer):
     async def _answer(self, outbox: Outbox) -> agent_pb2.SessionResponse:
         """Answer the latest heartbeat; tell a node without workers what its job waits for."""
         session, envelopes = outbox.session, self._envelopes
-        if outbox.runs_workers:
-            return envelopes.answer(outbox, None)
-        known = envelopes.explained(session, self._coordinator.now_ms())
-        if known is not None:
-            return envelopes.answer(outbox, known[1])
+        answer = envelopes.answer_now(outbox, self._coordinator.now_ms())
+        if answer is not None:
+            return answer
         waiting = await self._coordinator.read(
             lambda state, now_ms: envelopes.explain(session, now_ms)
         )

@@ -175,15 +175,11 @@ class Writer:
         connections, outbox = seat.place.connections, seat.connection.outbox
         envelopes = connections.envelopes
         explanation, seat.explanation = seat.explanation, None
-        if outbox.runs_workers:
-            batches.message(seat.number, envelopes.answer(outbox, None))
-            return
-        if explanation is not None:
-            batches.message(seat.number, envelopes.answer(outbox, explanation.waiting))
-            return
-        known = envelopes.explained(outbox.session, connections.coordinator.now_ms())
-        if known is not None:
-            batches.message(seat.number, envelopes.answer(outbox, known[1]))
+        answer = envelopes.answer_now(outbox, connections.coordinator.now_ms())
+        if answer is None and explanation is not None:
+            answer = envelopes.answer(outbox, explanation.waiting)
+        if answer is not None:
+            batches.message(seat.number, answer)
             return
         self._asking.setdefault(connections, {})[seat.number] = seat
         if connections not in self._explaining:
