@@ -181,12 +181,13 @@ def prepare(
     """
     from rallypoint.server.access.protecting import ProtectionSettings
     from rallypoint.server.core.model.spec import Timing
+    from rallypoint.server.etcd.address import is_etcd
     from rallypoint.server.journal.open import describe_journal, open_journal
     from rallypoint.server.serve import Settings, serving, sharing
 
     timing = Timing(window_ms=args.startup_window)
     protection = protection or ProtectionSettings()
-    if args.state.startswith("etcd:"):
+    if is_etcd(args.state):
         if args.until_idle is not None:
             fail(args.prog, f"{args.source('until_idle')} is not for --state etcd://…")
         settings = Settings(args.host, args.port, timing, protection=protection)

@@ -56,9 +56,10 @@ PROTECTION = Group(
 def read_protection(args: Values, environment: Mapping[str, str]) -> ProtectionSettings:
     """Return what protects the coordinator, or end with a line about what is wrong."""
     from rallypoint.server.access.protecting import ProtectionSettings
+    from rallypoint.server.etcd.address import is_etcd
 
     require_pairs(args, (*LISTENING_PAIRS, ("tls_ca", "tls_cert")))
-    if args.tls_ca and not args.state.startswith("etcd:"):
+    if args.tls_ca and not is_etcd(args.state):
         fail(args.prog, "--tls-ca is only for --state etcd://…")
     settings = ProtectionSettings(
         tls_cert=args.tls_cert,

@@ -47,13 +47,18 @@ class EtcdAddress(Struct, frozen=True):
         return self.user is not None and self.ca is None and not all(map(is_loopback, hosts))
 
 
+def is_etcd(place: str) -> bool:
+    """Return whether a place, as `--state` has it, is in etcd."""
+    return place.startswith(SCHEME)
+
+
 def parse_address(text: str) -> EtcdAddress:
     """Read an address.
 
     Raises:
         AddressInvalid: when it is not one.
     """
-    if not text.startswith(SCHEME):
+    if not is_etcd(text):
         raise AddressInvalid(f"not an address of etcd: {text!r}; write {FORM}")
     location, _, query = text.removeprefix(SCHEME).partition("?")
     hosts, slash, prefix = location.partition("/")

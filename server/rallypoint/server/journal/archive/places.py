@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from rallypoint.server.core.model.shards import SHARDS_DEFAULT, SHARDS_MAX
+from rallypoint.server.etcd.address import SCHEME, is_etcd
 from rallypoint.server.journal.archive import sqlite
 from rallypoint.server.journal.archive.contents import Contents
 from rallypoint.server.journal.archive.conversion import with_shards
 from rallypoint.server.journal.interface import JournalFailed
-from rallypoint.server.journal.open import require_etcd_client
+from rallypoint.server.journal.open import SQLITE, require_etcd_client
 
-SQLITE = "sqlite:"
-ETCD = "etcd://"
-KINDS = f"{SQLITE}PATH or {ETCD}HOST:PORT/PREFIX"
+KINDS = f"{SQLITE}PATH or {SCHEME}HOST:PORT/PREFIX"
 
 
 def read(state: str, job_id: str = "") -> Contents:
@@ -25,7 +24,7 @@ def read(state: str, job_id: str = "") -> Contents:
         JournalUnreadable: when they are damaged, or were written by a newer version.
         JournalFailed: when there are none, or the system refuses.
     """
-    if state.startswith(ETCD):
+    if is_etcd(state):
         require_etcd_client()
         from rallypoint.server.journal.archive import etcd
 
@@ -45,7 +44,7 @@ def fitted(state: str, contents: Contents, shards: int = 0) -> Contents:
     Raises:
         JournalFailed: when the place cannot hold it: shards stay as many as they are.
     """
-    if not state.startswith(ETCD):
+    if not is_etcd(state):
         _path_of(state)
         if shards:
             raise JournalFailed(f"{state}: only a journal in etcd has shards; leave --shards out")
@@ -78,7 +77,7 @@ def fill(state: str, contents: Contents) -> None:
         JournalInUse: when a coordinator runs there.
         JournalFailed: when there is a journal, or the system refuses.
     """
-    if state.startswith(ETCD):
+    if is_etcd(state):
         require_etcd_client()
         from rallypoint.server.journal.archive import etcd
 

@@ -66,6 +66,13 @@ def encode_batches(
         yield _join(encoded, now_ms, unix_ms)
 
 
+def encode_snapshot(records: Iterable[JournalRecord], now_ms: int, unix_ms: int) -> Iterator[bytes]:
+    """Yield the batches of a snapshot; at least one, because that of nothing has times as well."""
+    batches = encode_batches(records, now_ms, unix_ms)
+    yield next(batches, None) or encode_batch((), now_ms, unix_ms)
+    yield from batches
+
+
 def decode_batch(data: bytes) -> Batch:
     """Return a batch.
 

@@ -17,7 +17,7 @@ from rallypoint.server.journal.codec.batches import (
     Batch,
     decode_batch,
     encode_batch,
-    encode_batches,
+    encode_snapshot,
 )
 from rallypoint.server.journal.etcd.fleet import StoreIdentity
 from rallypoint.server.journal.etcd.log import ShardLog
@@ -143,8 +143,7 @@ class EtcdJournal:
 
 
 def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> list[bytes]:
-    # A snapshot of nothing has times as well.
-    return list(encode_batches(records, now_ms, unix_ms)) or [encode_batch((), now_ms, unix_ms)]
+    return list(encode_snapshot(records, now_ms, unix_ms))
 
 
 def _decode_all(payloads: Sequence[bytes]) -> tuple[list[Batch], tuple[JournalRecord, ...]]:

@@ -26,7 +26,7 @@ from rallypoint.server.journal.codec.batches import (
     Batch,
     decode_batch,
     encode_batch,
-    encode_batches,
+    encode_snapshot,
 )
 from rallypoint.server.journal.interface import JournalFailed, JournalUnreadable, Loaded
 from rallypoint.server.journal.sqlite import errors, file, pages
@@ -238,7 +238,7 @@ class SqliteJournal:
         snapshot, parts, size = meta.snapshot + 1, 0, 0
         digest = pages.begin_snapshot(meta, snapshot, base.tip)
         self._await_write(partial(pages.drop_unnamed, connection, meta))
-        for payload in _encode(records, now_ms, unix_ms):
+        for payload in encode_snapshot(records, now_ms, unix_ms):
             if self._gives_up:
                 return  # the old records still count
             self._await_write(partial(pages.add_part, connection, snapshot, parts, payload))
@@ -315,14 +315,6 @@ def _list_files(path: Path, beside: Sequence[str]) -> tuple[Path, ...]:
     kinds = ("wal", "shm", "head")
     own = (path, *(file.beside(path, kind) for kind in kinds))
     return (*own, *map(path.with_name, beside), file.beside(path, "lock"))
-
-
-def _encode(records: Sequence[JournalRecord], now_ms: int, unix_ms: int) -> Iterator[bytes]:
-    """Yield the parts of a snapshot. There is at least one, because it holds the time."""
-    if records:
-        yield from encode_batches(records, now_ms, unix_ms)
-    else:
-        yield encode_batch(records, now_ms, unix_ms)
 
 
 def _read_wall_clock() -> int:

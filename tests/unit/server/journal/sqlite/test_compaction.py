@@ -21,7 +21,7 @@ from rallypoint.server.journal.sqlite.journal import SqliteJournal
 from support.journal.damage import NAME, fast_folder, load
 from support.journal.stores import joined, large, small
 
-ENCODE = "rallypoint.server.journal.sqlite.journal.encode_batches"
+ENCODE = "rallypoint.server.journal.sqlite.journal.encode_snapshot"
 MIB = 1_048_576
 
 
