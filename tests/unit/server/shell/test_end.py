@@ -36,8 +36,9 @@ async def test_streams_and_watchers_learn_of_the_end() -> None:
     """The open streams end with UNAVAILABLE, and so does every new one."""
     shell = Shell()
     peer = shell.peer(JOB, 1)
-    changed = shell.watchers.enter(OTHER, "host").changed
-    task = await fail(shell, peer)
+    with shell.watchers.of_job(JobId(OTHER), "host") as watched:
+        changed = watched.changed
+        task = await fail(shell, peer)
     late = shell.outboxes.open(shell.peer(OTHER, 2).identity.session, 1, JobId(OTHER))
 
     assert isinstance(task.exception(), JournalFailed)

@@ -61,14 +61,10 @@ class EventService(events_grpc.EventServiceServicer):
     ) -> None:
         """Send events and those to come."""
         asked = to_watch(request)
-        watch = EventWatch(asked.job_id, host_of(context.peer()))
-        self._waits.enter(watch)
-        try:
+        with self._waits.watching(asked.job_id, host_of(context.peer())) as watch:
             place = await self._coordinator.read(partial(self._begin, asked))
             async with self._stalls.writing(context) as write:
                 await self._send_all(asked, place, watch, write)
-        finally:
-            self._waits.leave(watch)
 
     @staticmethod
     def _begin(asked: Asked, state: State, now_ms: int) -> Place:

@@ -7,6 +7,8 @@ that does not read delays none.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct, field
 
@@ -23,9 +25,6 @@ from rallypoint.server.shell.listeners import Listener
 class EventWatch(Struct, eq=False):
     """A call that watches events."""
 
-    job_id: JobId | None
-    """None: of all jobs."""
-    host: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has to look."""
 
@@ -70,24 +69,22 @@ class EventWaits(Listener):
             for watch in watches:
                 watch.changed.set()
 
-    def enter(self, watch: EventWatch) -> None:
-        """Let a call watch; `leave` afterwards.
+    @contextmanager
+    def watching(self, job_id: JobId | None, host: str) -> Iterator[EventWatch]:
+        """Let a call watch a job, or (None) all jobs, while the context is open.
 
         Raises:
             LimitExceeded: when too many calls of the job or the host watch.
         """
-        watches = self._watches.get(watch.job_id, {})
-        if len(watches) >= limits.EVENT_WATCHES_PER_JOB_MAX:
+        if len(self._watches.get(job_id, ())) >= limits.EVENT_WATCHES_PER_JOB_MAX:
             raise LimitExceeded(Limit.EVENT_WATCHES_PER_JOB, limits.EVENT_WATCHES_PER_JOB_MAX)
-        self._hosts.require(watch.host)
-        self._hosts.take(watch.host)
-        watches[watch] = None
-        self._watches[watch.job_id] = watches
-
-    def leave(self, watch: EventWatch) -> None:
-        """Let a call watch no longer."""
-        watches = self._watches[watch.job_id]
-        del watches[watch]
-        if not watches:
-            del self._watches[watch.job_id]
-        self._hosts.give_back(watch.host)
+        with self._hosts.taking(host):
+            watch = EventWatch()
+            watches = self._watches.setdefault(job_id, {})
+            watches[watch] = None
+            try:
+                yield watch
+            finally:
+                del watches[watch]
+                if not watches:
+                    del self._watches[job_id]

@@ -136,11 +136,8 @@ class JobService(service_grpc.JobServiceServicer):
     ) -> None:
         """Send the job at once and after every change."""
         job_id, host = to_job_id(request), host_of(context.peer())
-        watched = self._watchers.enter(job_id, host, to_view(request))
-        try:
+        with self._watchers.of_job(job_id, host, to_view(request)) as watched:
             await self._show_all(watched, request, context)
-        finally:
-            self._watchers.leave(watched, host)
 
     async def WatchJobs(  # type: ignore[override]  # a handler may write instead of yield
         self, request: service_pb2.WatchJobsRequest, context: Context

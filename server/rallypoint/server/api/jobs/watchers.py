@@ -131,8 +131,11 @@ class Watchers(Listener):
         """How many there are."""
         return self._hosts.total
 
-    def enter(self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL) -> Watched:
-        """Add a watcher of a job; call `leave` afterwards.
+    @contextmanager
+    def of_job(
+        self, job_id: JobId, host: str, view: job_pb2.JobView.ValueType = FULL
+    ) -> Iterator[Watched]:
+        """Count a watcher of a job while the context is open.
 
         Args:
             job_id: the job, which need not exist.
@@ -145,22 +148,18 @@ class Watchers(Listener):
         views, most = self._watched.get(job_id, {}), limits.WATCHERS_PER_JOB_MAX
         if sum(watched.watchers for watched in views.values()) >= most:
             raise LimitExceeded(Limit.WATCHERS_PER_JOB, most)
-        self._hosts.require(host)
-        self._hosts.take(host)
-        watched = views.get(view) or Watched(job_id, view)
-        watched.watchers += 1
-        self._watched.setdefault(job_id, {})[view] = watched
-        return watched
-
-    def leave(self, watched: Watched, host: str) -> None:
-        """Remove a watcher."""
-        watched.watchers -= 1
-        if not watched.watchers:
-            views = self._watched[watched.job_id]
-            del views[watched.view]
-            if not views:
-                del self._watched[watched.job_id]
-        self._hosts.give_back(host)
+        with self._hosts.taking(host):
+            views = self._watched.setdefault(job_id, {})
+            watched = views.setdefault(view, Watched(job_id, view))
+            watched.watchers += 1
+            try:
+                yield watched
+            finally:
+                watched.watchers -= 1
+                if not watched.watchers:
+                    del views[view]
+                if not views:
+                    del self._watched[job_id]
 
     @contextmanager
     def of_all(self, host: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from rallypoint.server.api.jobs.job import summary_message
 from rallypoint.server.api.jobs.watchers import FULL, Watchers
 from rallypoint.server.contract import limits
 from rallypoint.server.contract.calls import CallRefused, LimitExceeded
+from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.spec import Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.v1 import job_pb2
@@ -162,15 +163,14 @@ def test_limits_of_watchers(monkeypatch: pytest.MonkeyPatch, limit: str) -> None
     """One too many is refused; one that leaves makes room; the limits of others are separate."""
     monkeypatch.setattr(limits, limit, 2)
     rooms = Watchers()
-    first = rooms.enter("job", "host")  # type: ignore[arg-type]  # a name
-    rooms.enter("job", "host")  # type: ignore[arg-type]
-    with pytest.raises(LimitExceeded):
-        rooms.enter("job", "host")  # type: ignore[arg-type]
-    other = ("other", "host") if limit == "WATCHERS_PER_JOB_MAX" else ("job", "elsewhere")
-    rooms.enter(*other)  # type: ignore[arg-type]
-    rooms.leave(first, "host")
-
-    assert rooms.enter("job", "host") is first  # type: ignore[arg-type]
+    job_id = JobId("job")
+    other = (JobId("other"), "host") if limit == "WATCHERS_PER_JOB_MAX" else (job_id, "elsewhere")
+    with rooms.of_job(job_id, "host") as first:
+        with rooms.of_job(job_id, "host"), rooms.of_job(*other):
+            with pytest.raises(LimitExceeded), rooms.of_job(job_id, "host"):
+                pass
+        with rooms.of_job(job_id, "host") as again:
+            assert again is first
 
 
 async def test_watch_of_a_forgotten_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
