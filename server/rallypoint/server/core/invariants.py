@@ -44,7 +44,7 @@ def check_touched(state: State, delta: Delta) -> None:
     for job_id in delta.jobs:
         job = state.jobs.get(job_id)
         if job is not None:
-            _check_counts(job, state.tallies.get(job_id, Tally()))
+            _check_counts(job, state.tally(job_id))
 
 
 def check_job(state: State, job_id: JobId) -> None:
@@ -54,7 +54,7 @@ def check_job(state: State, job_id: JobId) -> None:
         BrokenInvariant: if anything does not hold.
     """
     job = state.jobs[job_id]
-    nodes = [state.nodes[session] for session in state.sessions.get(job_id, ())]
+    nodes = list(state.nodes_of(job_id))
     tally = Tally()
     for node in nodes:
         _require(node.job_id == job_id, job_id, f"{node.name} is listed in another job")
@@ -66,7 +66,7 @@ def check_job(state: State, job_id: JobId) -> None:
         _check_node(job, node)
         _check_eligibility(state, job, node)
         tally = tally.plus(tally_of(node), 1)
-    _require(tally == state.tallies.get(job_id, Tally()), job_id, "the tally is off")
+    _require(tally == state.tally(job_id), job_id, "the tally is off")
     _check_counts(job, tally)
     _check_ranks(job, nodes)
 

@@ -13,7 +13,6 @@ from rallypoint.server.core.model.round import Departure, RoundSummary
 from rallypoint.server.core.reads.explain import Waiting, count_gone, explain
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
-from rallypoint.server.core.state.tally import Tally
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.durations import to_duration, to_optional_duration
 
@@ -31,7 +30,7 @@ def summary_message(
         run=job.run,
         phase=PHASES[job.phase],
         outcome=outcome_of(job.outcome),
-        node_count=state.tallies.get(job.job_id, Tally()).nodes,
+        node_count=state.tally(job.job_id).nodes,
         silent_count=_count_silent(state, job, waiting),
         world_size=0 if job.round is None else job.round.header.world_size,
         round=job.round_number,
@@ -72,14 +71,14 @@ def basic_message(state: State, job: Job, now_ms: int, explain: Explain = explai
             notice_message(notice, max(0, notice.until_ms - now_ms))
             for notice in (job.round.notices if job.phase is Phase.RUNNING and job.round else ())
         ],
-        node_count=state.tallies.get(job.job_id, Tally()).nodes,
+        node_count=state.tally(job.job_id).nodes,
         silent_count=_count_silent(state, job, waiting),
         gone_count=count_gone(state, job),
     )
 
 
 def _count_silent(state: State, job: Job, waiting: Waiting | None) -> int:
-    away = state.tallies.get(job.job_id, Tally()).away
+    away = state.tally(job.job_id).away
     return away if waiting is None else max(away, waiting.silent)
 
 

@@ -66,8 +66,7 @@ class JobPicture(Struct):
 
 def take_picture(state: State, job: Job, now_ms: int, explain: Explain = explain) -> JobPicture:
     """Return a picture of a job, in a turn; `fill` makes its message."""
-    sessions = state.sessions.get(job.job_id, ())
-    nodes = tuple(state.nodes[session] for session in sessions)
+    nodes = tuple(state.nodes_of(job.job_id))
     message = basic_message(state, job, now_ms, explain)
     return JobPicture(state.revision, message, state, job, nodes, now_ms)
 

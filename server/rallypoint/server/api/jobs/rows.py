@@ -37,8 +37,7 @@ def list_nodes(state: State, job: Job, token: str, now_ms: int) -> Rows[node_pb2
         run, after = map(int, read_token(token, r"(\d{1,16}):(\d{1,16})"))
         problem = f"is not of run {job.run}: read the first page again"
         require(run == job.run, "page_token", problem)
-    nodes = [state.nodes[session] for session in state.sessions.get(job.job_id, ())]
-    found = [node for node in nodes if node.arrival > after]
+    found = [node for node in state.nodes_of(job.job_id) if node.arrival > after]
     found.sort(key=lambda node: node.arrival)  # a node that was renamed is the last of its job
     return (
         (f"{job.run}:{node.arrival}", partial(node_message, state, job, node, now_ms))

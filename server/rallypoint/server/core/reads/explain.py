@@ -75,7 +75,7 @@ class Waiting(Struct, frozen=True):
 
 def explain(state: State, job: Job, now_ms: int) -> Waiting | None:
     """Return what the job waits for, or None when it waits for nothing."""
-    tally = state.tallies.get(job.job_id, Tally())
+    tally = state.tally(job.job_id)
     match job.phase:
         case Phase.FORMING:
             return _forming(state, job, tally, now_ms)
@@ -116,7 +116,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
         case WaitKind.RETURNING if _is_network_suspected(state, job, now_ms):
             return _on_silence(state, job, tally, find_silent(state, job, now_ms), now_ms)
         case WaitKind.RETURNING:
-            awaited = _name(_nodes(state, job), lambda node: not node.attached, now_ms)
+            awaited = _name(state.nodes_of(job.job_id), lambda node: not node.attached, now_ms)
             text = "members whose connection broke may still reconnect"
             needed = ready + tally.away
         case WaitKind.FENCE:
@@ -129,7 +129,7 @@ def _forming(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
             text += _name_missing(state, job, tally, needed)
         case _:
             awaited = _name_lost(state, job, now_ms)
-            awaited += _name(_nodes(state, job), lambda node: not node.is_clean, now_ms)
+            awaited += _name(state.nodes_of(job.job_id), lambda node: not node.is_clean, now_ms)
             unnamed = max(0, max(count_gone(state, job), len(awaited)) - NAMED_MAX)
             awaited = awaited[:NAMED_MAX]
             text = _count_ready(job, ready)
@@ -255,17 +255,13 @@ def _on_members(
     due_ms: int | None,
     what: str,
 ) -> Waiting:
-    tally = state.tallies.get(job.job_id, Tally())
+    tally = state.tally(job.job_id)
     number = tally.unstarted if kind is WaitKind.START else tally.pending
-    awaited = _name(_nodes(state, job), is_awaited, now_ms)
+    awaited = _name(state.nodes_of(job.job_id), is_awaited, now_ms)
     left_ms = None if due_ms is None else max(0, due_ms - now_ms)
     text = f"{number} of {_count(tally.members, 'node')} still {what}"
     text = _sentence(text, awaited, left_ms, max(0, number - len(awaited)))
     return Waiting(kind, tally.members - number, number, awaited, left_ms, text)
-
-
-def _nodes(state: State, job: Job) -> Iterable[Node]:
-    return (state.nodes[session] for session in state.sessions.get(job.job_id, ()))
 
 
 def _name(
@@ -283,7 +279,7 @@ def _name(
 
 def _name_missing(state: State, job: Job, tally: Tally, needed: int) -> str:
     """Name the explicit node ranks that are missing, if every node has one."""
-    first = next(iter(_nodes(state, job)), None)
+    first = next(iter(state.nodes_of(job.job_id)), None)
     if first is None or first.identity.node_rank is None:
         return ""  # before anything is computed for every possible node
     taken = [rank for rank in range(job.spec.max_nodes) if (job.job_id, rank) in state.index]

@@ -24,10 +24,9 @@ def find_silent(state: State, job: Job, now_ms: int) -> list[tuple[int, Node]]:
     patience_ms = SILENT_BEATS * max(BEAT_MS_MIN, state.heartbeat_ms(job.spec))
     soon_ms = now_ms + state.lease_ms(job.spec) - patience_ms
     found = list[tuple[int, Node]]()
-    for session in state.sessions.get(job.job_id, ()):
-        node = state.nodes[session]
+    for node in state.nodes_of(job.job_id):
         if node.attached:  # the cheap test decides about most nodes
-            ends_ms = state.deadlines.get((DeadlineKind.LEASE, session))
+            ends_ms = state.deadlines.get((DeadlineKind.LEASE, node.session))
             if ends_ms is None or ends_ms >= soon_ms:
                 continue
         for_ms = state.silent_ms(node, now_ms)

@@ -22,8 +22,6 @@ from rallypoint.server.core.state.revisions import PER_EPOCH
 from rallypoint.server.core.state.state import Delta, IndexKey, KeyChange, State
 from rallypoint.server.core.state.tally import Tally, difference, tally_of
 
-_NO_NODES = Tally()
-
 
 class Draft:
     """One step's view of the state: the state before it, plus its changes."""
@@ -174,7 +172,7 @@ class Draft:
     def tally(self, job_id: JobId) -> Tally:
         """Return the counts of a job's nodes."""
         tally = self._tallies.get(job_id)
-        return tally if tally is not None else self.state.tallies.get(job_id, _NO_NODES)
+        return tally if tally is not None else self.state.tally(job_id)
 
     def nodes_of(self, job_id: JobId) -> Iterator[Node]:
         """Return the job's nodes in order of arrival."""

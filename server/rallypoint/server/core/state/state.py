@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -38,6 +39,7 @@ KeyChange = KeysWritten | KeysDropped
 
 IndexKey = tuple[JobId, str | int]
 """A node name, or an explicit node rank, within a job."""
+_NO_NODES = Tally()
 
 
 class State(Struct):
@@ -119,6 +121,14 @@ class State(Struct):
             self.together.parts.append(self.holding)
         if not self.events.last:
             self.events.begin(self.epoch)
+
+    def tally(self, job_id: JobId) -> Tally:
+        """Return the counts of a job's nodes."""
+        return self.tallies.get(job_id, _NO_NODES)
+
+    def nodes_of(self, job_id: JobId) -> Iterator[Node]:
+        """Return a job's nodes in order of arrival."""
+        return (self.nodes[session] for session in self.sessions.get(job_id, ()))
 
     def heartbeat_ms(self, spec: JobSpec) -> int:
         """Return the interval between heartbeats of agents with this specification.
