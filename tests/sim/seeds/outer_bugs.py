@@ -171,7 +171,7 @@ def _confirm_too_much() -> list[Patch]:
 
 def _dismiss_none_for_good() -> list[Patch]:
     """Let an agent try again whatever the refusal."""
-    return [(endings, "_FINAL", {})]
+    return [(endings, "FINAL", {})]
 
 
 def _hide_ends() -> list[Patch]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status
 
 from rallypoint.agent.core.desired import Assignment, Notice, RoundHeader, RunOrder
 from rallypoint.agent.core.leaving.away import ALONE_MS
@@ -21,7 +22,7 @@ from rallypoint.agent.round.exits import TAIL_WAIT_S
 from rallypoint.agent.round.notices import write_notices
 from rallypoint.agent.session import texts
 from rallypoint.agent.session.dismissal import Dismissed
-from rallypoint.agent.session.endings import _FINAL, read_ending
+from rallypoint.agent.session.endings import FINAL, BrokenStream, read_ending
 from rallypoint.agent.session.link import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
@@ -37,7 +38,7 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import node_pb2
 from rallypoint.wire.connecting import CONNECT_S_MAX
-from rallypoint.wire.errors import DETAILS_KEY, pack_status
+from rallypoint.wire.errors import DETAILS_KEY, REASON_PREFIX, pack_status
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -119,38 +120,63 @@ def test_every_end_of_a_stream_has_a_row(reason: str) -> None:
     assert any(f"`{reason}`" in row[2] for row in rows("When a stream ends") if len(row) > 2)
 
 
-@pytest.mark.parametrize("detail", _FINAL, ids=lambda detail: detail.DESCRIPTOR.name)
-def test_final_refusals_have_the_exit_code(detail: type) -> None:
+@pytest.mark.parametrize("reason", FINAL)
+def test_final_refusals_have_the_exit_code(reason: str) -> None:
     """What makes the Python agent give up makes other agents give up, with the same code."""
-    name: str = detail.DESCRIPTOR.name  # type: ignore[attr-defined]
     row = next(
         row
         for row in rows("When a stream ends")
-        if f"`{name}`" in row[1] and "retry_after" not in row[1]
+        if f"`{reason}`" in row[2] and "retry_after" not in row[1]
     )
 
-    assert row[3].startswith(f"give up, {_FINAL[detail]}")
+    assert row[3].startswith(f"give up, {FINAL[reason]}")
 
 
-@pytest.mark.parametrize("detail", _FINAL, ids=lambda detail: detail.DESCRIPTOR.name)
-def test_order_of_details_means_nothing(detail: type[Message]) -> None:
-    """The Python agent gives up over each of them, wherever it stands among the other details."""
-    name: str = detail.DESCRIPTOR.name
-    reason = re.sub("(?<!^)(?=[A-Z])", "_", name).upper()
-    kind = details_pb2.RefusalReason.Value(f"REFUSAL_REASON_{reason}")
-    status = pack_status(
-        grpc.StatusCode.FAILED_PRECONDITION, "refused", detail(), reason=kind, field="hello.spec"
-    )
-    reverse = type(status)(code=9, details=reversed(status.details))
+def refused(reason: str, detail: Message | None = None, retry_ms: int | None = None) -> Status:
+    """Return the status of a refusal."""
+    number = details_pb2.RefusalReason.Value(f"{REASON_PREFIX}{reason}")
+    code, field = grpc.StatusCode.FAILED_PRECONDITION, "hello.spec"
+    return pack_status(code, "refused", detail, reason=number, field=field, retry_ms=retry_ms)
 
-    assert len(status.details) == 3
-    for one in (status, reverse):
-        metadata = ((DETAILS_KEY, one.SerializeToString()),)
-        ending = read_ending(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
+
+def ending_of(status: Status) -> Exception:
+    """Return what a status means for the Python agent."""
+    metadata = ((DETAILS_KEY, status.SerializeToString()),)
+    return read_ending(grpc.StatusCode.FAILED_PRECONDITION, "refused", metadata)
+
+
+@pytest.mark.parametrize("reason", FINAL)
+def test_reason_decides(reason: str) -> None:
+    """The Python agent gives up over a reason: without another detail, wherever it stands."""
+    bare = refused(reason)
+    full = refused(reason, details_pb2.SpecMismatch())
+    reverse = Status(code=full.code, details=reversed(full.details))
+
+    assert [2, 3, 3] == [len(status.details) for status in (bare, full, reverse)]
+    for status in (bare, full, reverse):
+        ending = ending_of(status)
         assert isinstance(ending, Dismissed)
-        assert ending.exit_code == _FINAL[detail]
+        assert ending.exit_code == FINAL[reason]
     assert "their order means nothing" in TEXT
     assert "**Decide by `ErrorInfo.reason`.**" in TEXT
+
+
+@pytest.mark.parametrize("reason", FINAL)
+def test_refusal_that_asks_for_a_pause_is_not_final(reason: str) -> None:
+    """Whatever its reason."""
+    ending = ending_of(refused(reason, retry_ms=1500))
+
+    assert isinstance(ending, BrokenStream)
+    assert ending.retry_s == 1.5
+    assert "With\na `RetryInfo`, *again* is always right." in TEXT
+
+
+def test_detail_of_a_final_refusal_decides_nothing() -> None:
+    """Beside a reason that is not final."""
+    for reason in ("SEQUENCE_GAP", "UNKNOWN_JOB"):
+        ending = ending_of(refused(reason, details_pb2.SpecMismatch()))
+
+        assert isinstance(ending, BrokenStream)
 
 
 def test_every_event_has_a_cell_for_every_state() -> None:

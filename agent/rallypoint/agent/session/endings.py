@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import grpc
-from google.protobuf.message import Message
 
 from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.reasons import plain_reason
 from rallypoint.base.exit_codes import EXIT_DENIED, EXIT_FAILED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
+
+if TYPE_CHECKING:
+    from rallypoint.wire.errors import Details
 
 NO_COORDINATOR = "no rallypoint coordinator listens at"
 """How the text begins that ends with the address."""
@@ -81,18 +84,20 @@ DENIALS = frozenset(
     }
 )
 """Reasons of such a refusal."""
-_FINAL: dict[type[Message], int] = {
-    details_pb2.SpecMismatch: EXIT_USAGE,
-    details_pb2.NodeNameInUse: EXIT_USAGE,
-    details_pb2.NodeRankInUse: EXIT_USAGE,
-    details_pb2.AddressMismatch: EXIT_USAGE,
-    details_pb2.ProgramMismatch: EXIT_USAGE,
-    details_pb2.ProtocolMismatch: EXIT_USAGE,
-    details_pb2.ForeignRound: EXIT_FAILED,
-    details_pb2.LimitReached: EXIT_FAILED,
+FINAL = {
+    "SPEC_MISMATCH": EXIT_USAGE,
+    "NODE_NAME_IN_USE": EXIT_USAGE,
+    "NODE_RANK_IN_USE": EXIT_USAGE,
+    "ADDRESS_MISMATCH": EXIT_USAGE,
+    "PROGRAM_MISMATCH": EXIT_USAGE,
+    "PROTOCOL_MISMATCH": EXIT_USAGE,
+    "OLD_RUN": EXIT_FAILED,
+    "FOREIGN_ROUND": EXIT_FAILED,
+    "LIMIT_REACHED": EXIT_FAILED,
 }
-"""Refusals that another attempt cannot change, and the agent's exit code for each."""
-_TAKEN = (details_pb2.NodeNameInUse, details_pb2.NodeRankInUse)
+"""Reasons of refusals that another attempt cannot change, and the agent's exit code for each. A
+refusal that asks for a pause is not final, whatever its reason."""
+_TAKEN = ("NODE_NAME_IN_USE", "NODE_RANK_IN_USE")
 """Of these, only a second one is final."""
 
 
@@ -104,6 +109,8 @@ def read_ending(
 ) -> Exception:
     """Return the exception that the status of a stream means for the agent.
 
+    The reason decides. A status without one is from gRPC itself or from a proxy: its code decides.
+
     Args:
         code: of the status.
         text: of the status, for people.
@@ -112,36 +119,36 @@ def read_ending(
 
     Returns: `Dismissed` or what is derived from it, `Redirected` or `BrokenStream`.
     """
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        # Another server or a proxy may answer while the coordinator is away.
-        return Misunderstood(EXIT_USAGE, f"{NO_COORDINATOR} {address}")
-    retry_s, is_undecided, is_run_ending = 0.0, False, False
     if metadata:
         # Imported here: most agents never see a refusal.
         from rallypoint.wire.errors import unpack_details
 
         details = unpack_details(tuple(metadata))
-        detail, retry_ms = details.own, details.retry_ms
-        exit_code = _FINAL.get(type(detail)) if detail is not None else None
-        if isinstance(detail, details_pb2.LimitReached) and retry_ms is not None:
-            exit_code = None
-        if details.reason in DENIALS:
+        if details.reason:
+            retry_s = min(max(0.0, (details.retry_ms or 0) / 1000), RETRY_S_MAX)
+            return _judge(details, code, text, retry_s)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        # Another server or a proxy may answer while the coordinator is away.
+        return Misunderstood(EXIT_USAGE, f"{NO_COORDINATOR} {address}")
+    return BrokenStream(plain_reason(text, code))
+
+
+def _judge(details: Details, code: grpc.StatusCode, text: str, retry_s: float) -> Exception:
+    """Return what a refusal of a coordinator means, which asks for a pause of `retry_s`."""
+    match details.reason:
+        case "INVALID_FIELD":
+            return Misunderstood(EXIT_USAGE, f"the coordinator refused: {text}")
+        case "NOT_OWNER" if isinstance(details.own, details_pb2.NotOwner):
+            return Redirected(text, details.own.address, retry_s)
+        case "STORE_UNAVAILABLE":
+            return BrokenStream(text, retry_s, is_undecided=True)
+        case reason if reason in DENIALS:
             return Denied(EXIT_DENIED, f"the coordinator refused: {text}")
-        is_undecided = details.reason == "STORE_UNAVAILABLE"
-        is_run_ending = isinstance(detail, details_pb2.PreviousRunEnding)
-        retry_s = min(max(0.0, (retry_ms or 0) / 1000), RETRY_S_MAX)
-        if isinstance(detail, details_pb2.NotOwner):
-            return Redirected(text, detail.address, retry_s)
-        if (
-            isinstance(detail, details_pb2.StaleSender)
-            and detail.kind == details_pb2.STALE_KIND_RUN
-        ):
-            exit_code = EXIT_FAILED
-        if exit_code is not None:
-            kind = Taken if isinstance(detail, _TAKEN) else Dismissed
-            return kind(exit_code, text or "refused")
-    if is_undecided:
-        return BrokenStream(text, retry_s, is_undecided=True)
-    return BrokenStream(plain_reason(text, code), retry_s, is_run_ending=is_run_ending)
+        case reason if reason in FINAL and details.retry_ms is None:
+            kind = Taken if reason in _TAKEN else Dismissed
+            return kind(FINAL[reason], text or "refused")
+        case reason:
+            is_run_ending = reason == "PREVIOUS_RUN_ENDING"
+            return BrokenStream(plain_reason(text, code), retry_s, is_run_ending=is_run_ending)
