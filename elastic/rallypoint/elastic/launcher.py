@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
+from rallypoint.agent.core.leaving.signals import DEFAULT_SIGNAL_NAMES
 from rallypoint.agent.torchelastic.variables import SIGNALS_ENV
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 from rallypoint.elastic import events
@@ -91,7 +92,7 @@ class LaunchConfig:
     """Name of the handler that gets events."""
     numa_options: NumaOptions | None = None
     """Binds each worker to CPUs; None: no worker is bound."""
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    signals_to_handle: str = DEFAULT_SIGNAL_NAMES
     """Signals that stop the workers and end the launch with `SignalException`."""
     duplicate_stdout_filters: list[str] | None = None
     """Lines of tee'd output that contain one of these go to another file, too."""

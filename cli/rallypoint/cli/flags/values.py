@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -46,11 +46,12 @@ def within(low: float, high: float, kind: type[float] = float) -> Callable[[str]
     return parse
 
 
-def member_of(kind: type[Enum]) -> Callable[[str], Any]:
-    """Return a parser of the values of an enum."""
+def member_of(members: Iterable[Enum]) -> Callable[[str], Any]:
+    """Return a parser of the values of an enum, or of some of its members."""
+    by_value = {one.value: one for one in members}
 
     def parse(value: str) -> Enum:
-        return kind(one_of(*(one.value for one in kind))(value))
+        return by_value[one_of(*by_value)(value)]
 
     return parse
 

@@ -36,13 +36,20 @@ class Spec(Struct, frozen=True):
     metavar: str
     low: float
     high: float
+    among: tuple[Enum, ...] = ()
+    """Members of the type that are allowed; empty: all."""
 
 
 def option(
-    *names: str, help: str, metavar: str = "", min: float = -COUNT_MAX, max: float = COUNT_MAX
+    *names: str,
+    help: str,
+    metavar: str = "",
+    min: float = -COUNT_MAX,
+    max: float = COUNT_MAX,
+    among: tuple[Enum, ...] = (),
 ) -> Spec:
     """Return an option of a command; without a placeholder it is a switch."""
-    return Spec(tuple(sorted(names, key=len)), help, metavar, min, max)
+    return Spec(tuple(sorted(names, key=len)), help, metavar, min, max, among)
 
 
 def argument(metavar: str, help: str, min: float = -COUNT_MAX) -> Spec:
@@ -210,7 +217,7 @@ def _choose_parser(kind: Any, spec: Spec) -> Callable[[str], Any]:
     if kind in (int, float):
         return within(spec.low, spec.high, kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return member_of(kind)
+        return member_of(spec.among or kind)
     return Path if kind is Path else text
 
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from rallypoint.agent.core.leaving.signals import DEFAULT_SIGNAL_NAMES
 from rallypoint.elastic.agents.elastic_agent import DEFAULT_ROLE, RecordingAgent
-from rallypoint.elastic.agents.signals import DEFAULT, SignalGate, parse_signals
+from rallypoint.elastic.agents.signal_gate import SignalGate, parse_signals
 from rallypoint.elastic.errors import SignalException
 from rallypoint.elastic.events import EventSource
 from rallypoint.elastic.metrics import prof
@@ -66,7 +67,7 @@ class SimpleElasticAgent(RecordingAgent):
         self._shutdown_timeout = shutdown_timeout
         self._total_execution_time = 0
         self._in_exit_barrier = False
-        self.signals_to_handle = DEFAULT
+        self.signals_to_handle = DEFAULT_SIGNAL_NAMES
         """Names of the signals that end the agent, separated by commas."""
         self._seat: Seat | None = None
         self._failed: RunResult | None = None

@@ -7,15 +7,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-
-class Role(Enum):
-    """What a caller may do; the order is that of the contract."""
-
-    AGENT = "agent"
-    OPERATOR = "operator"
-    VIEWER = "viewer"
-    WORKER = "worker"
-    RELAY = "relay"
+from rallypoint.base.roles import Role
 
 
 class Proof(Enum):
@@ -24,11 +16,6 @@ class Proof(Enum):
     TOKEN = "token"
     CERTIFICATE = "certificate"
     WORKER_TOKEN = "worker token"
-
-
-EVERY_ROLE = (Role.AGENT, Role.OPERATOR, Role.VIEWER, Role.RELAY)
-"""What a caller without limits has. The role of a worker belongs to a round, so only its token
-gives it."""
 
 
 class WorkerRound(Struct, frozen=True):

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import grpc
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
+from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals
 from rallypoint.server.access.audit import Audit, Call
-from rallypoint.server.access.caller import Caller, Proof, Role, WorkerRound
+from rallypoint.server.access.caller import Caller, Proof, WorkerRound
 from rallypoint.server.access.handshakes import Handshakes
 from rallypoint.server.access.identities import (
     KEY,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.server.access.caller import Role
+from rallypoint.base.roles import Role
 from rallypoint.v1 import calls_pb2
 from rallypoint.wire.limits import SERVICES
 

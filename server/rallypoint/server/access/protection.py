@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.server.access.caller import Proof, Role
+from rallypoint.base.roles import Role
+from rallypoint.server.access.caller import Proof
 from rallypoint.server.access.gate import CURRENT
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.wire.durations import to_timestamp

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import grpc
 
-from rallypoint.server.access.caller import Caller, Role
+from rallypoint.base.roles import Role
+from rallypoint.server.access.caller import Caller
 from rallypoint.server.contract.calls import CallRefused
 from rallypoint.server.contract.refusals import status_of
 from rallypoint.v1 import error_details_pb2 as details_pb2

@@ -16,7 +16,8 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from rallypoint.server.access.caller import EVERY_ROLE, Caller, Proof, Role
+from rallypoint.base.roles import GRANTED_ROLE_NAMES, GRANTED_ROLES, Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.wire.access import TOKEN_CHARS_MIN
 
 ENTRIES_MAX = 1_024
@@ -94,7 +95,7 @@ class Rules:
                 "make one with `rallypoint token new`"
             )
         made = Rules((), self._certificates)
-        known = _Known(_digest(token), Caller(VARIABLE, EVERY_ROLE, Proof.TOKEN))
+        known = _Known(_digest(token), Caller(VARIABLE, GRANTED_ROLES, Proof.TOKEN))
         made._tokens = self._tokens | {known.digest: known}
         return made
 
@@ -129,7 +130,7 @@ class Rules:
         return len(self._tokens) + len(self._certificates)
 
 
-EVERY_CERTIFICATE = Rules((), (Caller("*", EVERY_ROLE, Proof.CERTIFICATE),))
+EVERY_CERTIFICATE = Rules((), (Caller("*", GRANTED_ROLES, Proof.CERTIFICATE),))
 """Without an auth file, the authority that signs certificates of clients decides who may call."""
 
 
@@ -190,8 +191,8 @@ def _read_certificate(entry: _Certificate) -> Caller:
 def _check(where: str, name: str, role: Role, jobs: list[str]) -> None:
     if not (0 < len(name) <= NAME_CHARS_MAX and name.isprintable()):
         raise RulesInvalid(f"{where}: the name has not 1 to {NAME_CHARS_MAX} printable characters")
-    if role is Role.WORKER:
-        raise RulesInvalid(f"{where}: role is not agent, operator, viewer or relay")
+    if role not in GRANTED_ROLES:
+        raise RulesInvalid(f"{where}: role is not {GRANTED_ROLE_NAMES}")
     if role is Role.RELAY and jobs:
         raise RulesInvalid(f"{where}: a relay has no jobs: each agent that it carries has its own")
     is_plain = all(0 < len(job) <= NAME_CHARS_MAX and job.isprintable() for job in jobs)

@@ -6,9 +6,10 @@ import pytest
 
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredStop
-from rallypoint.agent.core.leaving.signals import describe_signal
+from rallypoint.agent.core.leaving.signals import DEFAULT_SIGNALS, describe_signal
 from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.core.step import step
+from rallypoint.agent.helper.frames import IGNORED_SIGNALS
 from rallypoint.base.values import BadValue
 from rallypoint.cli.flags.agent.signals import signal_list
 from support.core.orders import run_order
@@ -144,3 +145,8 @@ def test_names_that_are_refused(text: str, why: str) -> None:
         signal_list(text)
 
     assert str(refused.value) == why
+
+
+def test_helper_outlives_the_signals_that_end_the_agent() -> None:
+    """It has to stop the workers; it cannot import the agent's list."""
+    assert set(DEFAULT_SIGNALS) <= set(IGNORED_SIGNALS)

@@ -11,8 +11,8 @@ import pytest
 
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.elastic import LaunchConfig, SignalException, elastic_launch
-from rallypoint.elastic.agents import signals
-from rallypoint.elastic.agents.signals import SignalGate
+from rallypoint.elastic.agents import signal_gate
+from rallypoint.elastic.agents.signal_gate import SignalGate
 from rallypoint.elastic.functions import FunctionLaunch
 
 
@@ -63,7 +63,7 @@ def test_signal_while_the_agent_joins() -> None:
 
 def test_program_that_catches_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later signal raises again, and a launch that continues to its end raises there."""
-    monkeypatch.setattr(signals, "QUIET_S", 0)
+    monkeypatch.setattr(signal_gate, "QUIET_S", 0)
     gate, caught = SignalGate((signal.SIGTERM,), lambda: None), 0
     with pytest.raises(SignalException), gate.handling():
         for _ in range(2):

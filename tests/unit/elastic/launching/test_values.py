@@ -27,7 +27,7 @@ from rallypoint.elastic import (
     get_rendezvous_handler,
     to_map,
 )
-from rallypoint.elastic.agents.signals import parse_signals
+from rallypoint.elastic.agents.signal_gate import parse_signals
 from rallypoint.elastic.launcher import find_entrypoint_name
 
 

@@ -10,7 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.base.roles import Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.gate import Gate
 from rallypoint.server.access.identities import KEY, Identities
 from rallypoint.server.access.marks import PEER_KEY, SHARD_KEY

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.base.roles import Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.identities import VALID_MS, Identities
 
 GET, DELETE = "/rallypoint.v1.JobService/GetJob", "/rallypoint.v1.JobService/DeleteJob"

@@ -12,9 +12,10 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.base.roles import Role
 from rallypoint.server.access import protecting
 from rallypoint.server.access.audit import Audit, Call
-from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.usage import peers
 from rallypoint.server.access.usage.lines import MINUTE_S, Kind, Lines
 from rallypoint.server.contract.limits import (

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from rallypoint.base.roles import GRANTED_ROLES, Role
 from rallypoint.server.access.auth_file import (
     AuthFile,
     AuthFileInvalid,
     require_safe,
 )
-from rallypoint.server.access.caller import EVERY_ROLE, Caller, Proof, Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.rules import (
     ENTRIES_MAX,
     EVERY_CERTIFICATE,
@@ -63,7 +64,7 @@ def test_names_of_certificates_are_patterns() -> None:
 
 def test_without_a_file_each_certificate_has_every_role() -> None:
     """Its authority decides who gets one."""
-    expected = (Caller("n1", EVERY_ROLE, Proof.CERTIFICATE),)
+    expected = (Caller("n1", GRANTED_ROLES, Proof.CERTIFICATE),)
 
     assert expected == EVERY_CERTIFICATE.find_certificate(["n1", "n1.example"])
     assert () == EVERY_CERTIFICATE.find_certificate([])
@@ -109,7 +110,7 @@ def test_bad_file_is_refused(text: str, problem: str) -> None:
 def test_token_of_the_environment_has_every_role(tmp_path: Path) -> None:
     """Beside those of the file, or without a file; a short one is refused."""
     path = write_rules(tmp_path / "auth.toml", entry("ann", "viewer", OLD))
-    every = Caller("RALLYPOINT_TOKEN", EVERY_ROLE, Proof.TOKEN)
+    every = Caller("RALLYPOINT_TOKEN", GRANTED_ROLES, Proof.TOKEN)
 
     both, alone = AuthFile(path, EVERY), AuthFile("", EVERY)
     assert (every, every) == (both.rules.find_token(EVERY), alone.rules.find_token(EVERY))

@@ -11,8 +11,9 @@ from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals as access
-from rallypoint.server.access.caller import Caller, Proof, Role
+from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.contract import errors
 from rallypoint.server.contract.calls import InvalidMessage, LimitExceeded
 from rallypoint.server.contract.mappers import LIMITS

@@ -26,6 +26,10 @@ FORWARDED_ONLY: frozenset[int] = frozenset(
     }
 )
 """Signals that notify a program; every other one ends it."""
+DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that an agent handles by default, as torchrun does. Its helper ignores them."""
+DEFAULT_SIGNAL_NAMES = ",".join(one.name for one in DEFAULT_SIGNALS)
+"""The same as a user writes them."""
 
 
 def describe_signal(signum: int) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 
-from rallypoint.agent.core.leaving.signals import FORWARDED_ONLY
+from rallypoint.agent.core.leaving.signals import (
+    DEFAULT_SIGNAL_NAMES,
+    DEFAULT_SIGNALS,
+    FORWARDED_ONLY,
+)
 from rallypoint.base.values import BadValue, seconds_ms
 from rallypoint.cli.flags.flag import Flag, Group, Values
 from rallypoint.cli.flags.parser import fail
 from rallypoint.cli.flags.values import signal_number
 
-DEFAULT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""torchrun's default."""
 RESERVED = frozenset(
     {
         signal.SIGABRT,
@@ -58,7 +60,7 @@ GROUPS = (
                 metavar="NAME,…",
                 help="signals forwarded to the workers; all but notifications (USR1, USR2, …) "
                 "then end the agent",
-                default_text="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                default_text=DEFAULT_SIGNAL_NAMES,
             ),
             Flag(
                 names=("--drain-timeout",),
@@ -87,7 +89,7 @@ def check(args: Values) -> None:
         # nohup ignores SIGHUP so that the job outlives the terminal; torchrun still ends.
         is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         args.signals_to_handle = tuple(
-            one for one in DEFAULT if one is not signal.SIGHUP or not is_hangup_ignored
+            one for one in DEFAULT_SIGNALS if one is not signal.SIGHUP or not is_hangup_ignored
         )
     if args.drain_timeout and signal.SIGTERM not in args.signals_to_handle:
         fail(args.prog, "--drain-timeout needs SIGTERM among --signals-to-handle")

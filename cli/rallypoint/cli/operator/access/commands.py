@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
-from rallypoint.cli.operator.access.tokens import Role, draw_token, to_entry, write_token
+from rallypoint.base.roles import GRANTED_ROLE_NAMES, GRANTED_ROLES, Role
+from rallypoint.cli.operator.access.tokens import draw_token, to_entry, write_token
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.options import Command, argument, option
 
@@ -75,7 +76,10 @@ def new(
     role: Annotated[
         Role,
         option(
-            "--role", metavar="ROLE", help="role of its holder: agent, operator, viewer or relay"
+            "--role",
+            metavar="ROLE",
+            help=f"role of its holder: {GRANTED_ROLE_NAMES}",
+            among=GRANTED_ROLES,
         ),
     ] = Role.AGENT,
     job: Annotated[

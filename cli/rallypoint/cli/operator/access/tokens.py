@@ -7,25 +7,16 @@ import hashlib
 import os
 import secrets
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 
 from rallypoint.base.exit_codes import EXIT_USAGE
+from rallypoint.base.roles import Role
 from rallypoint.cli.operator.contexts import quote
 from rallypoint.cli.operator.failures import CommandFailed
 
 TOKEN_BYTES = 32
 """Of randomness: a token cannot be guessed, so a plain digest of it may be stored."""
 NAME_CHARS_MAX = 128
-
-
-class Role(Enum):
-    """What the holder of a token may do."""
-
-    AGENT = "agent"
-    OPERATOR = "operator"
-    VIEWER = "viewer"
-    RELAY = "relay"
 
 
 def draw_token() -> str:

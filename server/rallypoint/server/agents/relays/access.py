@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals
 from rallypoint.server.access.audit import Call
-from rallypoint.server.access.caller import Caller, Role
+from rallypoint.server.access.caller import Caller
 from rallypoint.server.access.gate import Entry
 from rallypoint.server.access.policy import POLICY
 from rallypoint.server.access.refusals import AccessRefused

@@ -164,6 +164,12 @@ def test_token_of_a_relay_has_no_jobs(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--job is not for relays" in capsys.readouterr().err
 
 
+def test_no_token_makes_a_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    """The round of a worker gives it its role."""
+    assert run("token", "new", "--name", "w", "--role", "worker") == 2
+    assert "'worker' is not one of agent, operator, viewer, relay" in capsys.readouterr().err
+
+
 def test_token_in_a_file_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file is new, and its owner's alone."""
     path = tmp_path / "token"

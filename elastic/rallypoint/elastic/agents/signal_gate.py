@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""torch's default."""
 QUIET_S = 1.0
 """After a signal has raised, the next one must not interrupt the way out; but code of the program
 may have caught the exception, so that only a later signal ends the agent."""
