@@ -45,8 +45,9 @@ from rallypoint.agent.session.translate import (
     parse_desired,
     parse_notices,
 )
-from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.agent.torchelastic.last_round import last_round
+from rallypoint.base import worker_variables
 from rallypoint.base.addresses import first_host, is_loopback
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
@@ -72,14 +73,14 @@ class Agent:
     supervisor: Workers
 
     def __init__(
-        self, settings: Settings, listener: Listener, ports: PortReserver, now_ms: int
+        self, settings: Settings, callbacks: AgentCallbacks, ports: PortReserver, now_ms: int
     ) -> None:
         """Begin at `now_ms` without a session; `live` runs the agent and finally closes `ports`."""
         self.settings = settings
         self.link = Link(
             *(settings.coordinator, settings.incarnation, self, settings.access, settings.keeper)
         )
-        self.listener = listener
+        self.callbacks = callbacks
         self.ports = ports
         self.state = AgentState(
             workers=settings.workers,
@@ -177,7 +178,7 @@ class Agent:
 
     async def say_goodbye(self) -> None:
         """Record the end, and wait until the last report is acknowledged, if there is a session."""
-        events, ending = self.listener.events, self.state.ending
+        events, ending = self.callbacks.events, self.state.ending
         if events is not None and ending is not None:
             is_orderly = ending.kind is GoodbyeKind.FINISHED or ending.exit_code == 0
             events.ended(is_orderly=is_orderly, text=ending.text)
@@ -235,10 +236,10 @@ class Agent:
     def _remember_held(self) -> None:
         if self.state.held is not None:
             self._last_held = self.state.held
-        if self.listener.events is not None:
-            self.listener.events.saw(self.state.held)
-        if self.listener.stepped is not None:
-            self.listener.stepped()
+        if self.callbacks.events is not None:
+            self.callbacks.events.saw(self.state.held)
+        if self.callbacks.stepped is not None:
+            self.callbacks.stepped()
 
     def _set_timer(self) -> None:
         self._stop_timer()
@@ -323,9 +324,9 @@ class Agent:
     def variables(self) -> tuple[tuple[str, str], ...]:
         """Return the RALLYPOINT_ variables that a round starts with."""
         return (
-            ("RALLYPOINT_COORDINATOR", self.coordinators),
-            ("RALLYPOINT_JOB_ID", self.settings.job_id),
-            ("RALLYPOINT_NODE", self.node_name),
+            (worker_variables.COORDINATOR, self.coordinators),
+            (worker_variables.JOB_ID, self.settings.job_id),
+            (worker_variables.NODE, self.node_name),
             *self.settings.access_variables(),
         )
 
@@ -437,7 +438,7 @@ class Agent:
         which, before = message.WhichOneof("state"), self.state
         if which == "finished" and before.ending is None:
             here = last_round(self.node_name, self.settings.host_name, self._last_held, now_ms)
-            self.listener.finished(message.finished, here)
+            self.callbacks.finished(message.finished, here)
         # Before the log line, which takes longer: the workers of all nodes wait for this.
         self.post(received)
         if before.drain is None and received.drain and self.state.drain:
@@ -449,7 +450,7 @@ class Agent:
         self.log.standby(is_spare=which == "standby" and message.standby.spare)
 
     def on_disconnected(self, why: str, *, is_undecided: bool = False) -> None:
-        """Note that there is no session; inform the listener now and then."""
+        """Note that there is no session; call back now and then."""
         self._guard(self._on_disconnected, why, is_undecided)
 
     def _on_disconnected(self, why: str, is_undecided: bool) -> None:
@@ -459,7 +460,7 @@ class Agent:
         wanted = self.log.on_disconnected(now_ms, is_undecided=is_undecided, is_answered=now)
         if wanted and state.ending is None:
             absence = find_absence(state, why, now_ms, was_reached=was, is_answered=now)
-            self.listener.disconnected(absence)
+            self.callbacks.disconnected(absence)
 
     def on_dismissed(self, exit_code: int, text: str) -> None:
         """Note that the coordinator refuses this agent for good."""

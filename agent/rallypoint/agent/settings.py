@@ -1,4 +1,4 @@
-"""The settings of an agent, and the listener that it informs."""
+"""The settings of an agent, and its callbacks."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         return tuple(to_environment(self.access).items())
 
 
-class Listener(Struct, frozen=True):
-    """Informs the person who started the agent; nothing here may block for long."""
+class AgentCallbacks(Struct, frozen=True):
+    """What an agent calls to inform the person who started it; nothing here may block for long."""
 
     finished: Callable[[agent_pb2.Finished, LastRound], None]
     """Receives the outcome of the run, and how the last round's workers ended on this node."""

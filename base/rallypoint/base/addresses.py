@@ -60,7 +60,7 @@ def parse_endpoints(text: str) -> str:
     address do not count.
 
     Raises:
-        ValueError: one of them is no address; the text says which.
+        ValueError: one of them is not an address; the text says which.
     """
     parsed = []
     for part in text.split(","):

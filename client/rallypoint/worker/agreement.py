@@ -4,8 +4,8 @@ Each rank brings the notices that have led to no checkpoint yet, and the answer 
 has one. So each notice leads to one checkpoint, although ranks find it at different moments.
 
 A coordinator that starts again without its memory may have sent its last answer to some ranks only.
-So every rank also brings the number of its call and the answer to the one before. Who missed an
-answer learns it from those who got it, and they wait for the others.
+So every rank also brings the number of its call and the answer to the one before. Ranks that
+missed an answer learn it from the others, which wait for them.
 """
 
 from __future__ import annotations

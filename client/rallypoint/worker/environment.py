@@ -6,15 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rallypoint.base import worker_variables
 from rallypoint.client.errors import RallypointError
 
 _MEMBERSHIP = (
-    "RALLYPOINT_COORDINATOR",
-    "RALLYPOINT_JOB_ID",
-    "RALLYPOINT_WORKER_TOKEN",
-    "RALLYPOINT_EPOCH",
+    worker_variables.COORDINATOR,
+    worker_variables.JOB_ID,
+    worker_variables.WORKER_TOKEN,
+    worker_variables.EPOCH,
 )
-_PLACE = ("RALLYPOINT_ROUND", "RALLYPOINT_LOCAL_RANK")
+_PLACE = (worker_variables.ROUND, worker_variables.LOCAL_RANK)
 _LAUNCHER = "`rallypoint agent`"
 
 
@@ -82,8 +83,8 @@ def read_environment(environ: Mapping[str, str] = os.environ) -> Environment:
             *read_membership(environ),
             rank=int(environ["RANK"]),
             world_size=int(environ["WORLD_SIZE"]),
-            notice_file=environ["RALLYPOINT_NOTICE_FILE"],
-            mark_pipe=environ.get("RALLYPOINT_MARK_PIPE", ""),
+            notice_file=environ[worker_variables.NOTICE_FILE],
+            mark_pipe=environ.get(worker_variables.MARK_PIPE, ""),
             mark_head=" ".join(environ.get(name, "") for name in _PLACE),
         )
     except KeyError as missing:

@@ -111,7 +111,7 @@ class LaunchConfig:
         """Fill in what depends on other fields and on the environment.
 
         Raises:
-            ValueError: the shutdown timeout is negative, or its variable is no number.
+            ValueError: the shutdown timeout is negative, or its variable is not a number.
         """
         self.rdzv_configs = dict(self.rdzv_configs or {})
         if self.rdzv_timeout != -1:

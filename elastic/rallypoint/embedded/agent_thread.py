@@ -24,7 +24,7 @@ from rallypoint.agent.core.reports import GoodbyeKind
 from rallypoint.agent.life import take_part
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import Workers
-from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
@@ -246,8 +246,10 @@ class EmbeddedAgent:
     async def _live(self) -> int:
         async with self._serve() as (settings, failed):
             ports = PortReserver(self._master_port)
-            listener = Listener(self._on_finished, self._on_disconnected, None, self._on_step)
-            agent = Agent(settings, listener, ports, time.monotonic_ns() // 1_000_000)
+            callbacks = AgentCallbacks(
+                self._on_finished, self._on_disconnected, None, self._on_step
+            )
+            agent = Agent(settings, callbacks, ports, time.monotonic_ns() // 1_000_000)
             self._agent, self._loop = agent, asyncio.get_running_loop()
             if self._farewell is not None:
                 self.post(self._farewell)

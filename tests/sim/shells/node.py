@@ -29,7 +29,7 @@ from rallypoint.agent.round import round as held_round
 from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.round.supervisor import Supervisor
 from rallypoint.agent.session import link
-from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import Logger
 from rallypoint.relay import uplinks
@@ -80,10 +80,10 @@ class AgentProcess:
         self.was_terminated = False
         self.finished: agent_pb2.Finished | None = None
         """The outcome, as the agent told its user."""
-        listener = Listener(finished=self._on_finished, disconnected=lambda absence: None)
+        callbacks = AgentCallbacks(finished=self._on_finished, disconnected=lambda absence: None)
         settings = _settings(host.plan, job, incarnation, world.targets_of(host))
         ports: Any = Ports(self)
-        self.agent = Agent(settings, listener, ports, world.schedule.clock_ns() // 1_000_000)
+        self.agent = Agent(settings, callbacks, ports, world.schedule.clock_ns() // 1_000_000)
         self.agent_groups: dict[Group, None] = {}
         """The rounds whose workers it started, oldest first."""
         self.main: asyncio.Task[int] | None = None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rallypoint.agent.core.desired import RunOrder
-from rallypoint.agent.launch.meeting import Meeting
+from rallypoint.agent.launch.meeting_point import MeetingPoint
 from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.embedded.ended import Ended
@@ -79,7 +79,7 @@ def plan_of(
 ) -> LaunchPlan:
     """Return the plan of a node of job `j`."""
     return LaunchPlan(
-        meeting=Meeting(address, None, "j"),
+        meeting=MeetingPoint(address, None, "j"),
         options=JobOptions(node_name=name, coordinator_timeout=5_000, **options),
         min_nodes=min_nodes,
         max_nodes=max_nodes,

@@ -26,14 +26,14 @@ asyncio.run(main())
 """
 ACCESS = """
 import asyncio, threading
-from rallypoint.agent.session import opening
+from rallypoint.agent.session import connector
 from rallypoint.wire.access import Access
 from rallypoint.wire.connecting import Unreachable
-opening.READ_S_MAX = 0.1
-opening.Credentials = lambda access: threading.Event().wait()
+connector.READ_S_MAX = 0.1
+connector.Credentials = lambda access: threading.Event().wait()
 async def main():
     try:
-        await opening.Opening(Access(token_file="token")).open("127.0.0.1:1")
+        await connector.Connector(Access(token_file="token")).open("127.0.0.1:1")
     except Unreachable as error:
         print(error)
 asyncio.run(main())

@@ -20,7 +20,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.session.link import Link
 from rallypoint.agent.session.translate import parse_desired, parse_notices, report_message
-from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.base.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_NO_REQUEUE
 from rallypoint.base.printable import to_printable_line, to_printable_lines
 from rallypoint.server.agents.desired import desired_message, notices_message
@@ -348,7 +348,7 @@ def agent_of(state: AgentState, spec: JobSpec, who: tuple[str, str, str, int | N
         incarnation=SESSION,
         environment={},
     )
-    agent = Agent(told, Listener(finished=unused, disconnected=unused), unused, NOW_MS)
+    agent = Agent(told, AgentCallbacks(finished=unused, disconnected=unused), unused, NOW_MS)
     agent.link = Link(told.coordinator, SESSION, agent)
     agent.state = state
     agent.run_number, agent.coordinator_id = state.last_round, "former"

@@ -5,7 +5,7 @@ environment of every worker holds a mark that identifies its agent: pid, start t
 and boot.
 
 Rules: a process is killed only if it belongs to our user, is in our pid and time namespaces, is of
-this boot, is no ancestor of ours, and its agent is *known* to be dead. An agent that cannot be
+this boot, is not an ancestor of ours, and its agent is *known* to be dead. An agent that cannot be
 examined counts as alive.
 
 Imported by the helper: standard library only, and no module that costs memory.

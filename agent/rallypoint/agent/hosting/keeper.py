@@ -110,7 +110,7 @@ class Keeper:
         self._has_served = False
         """The one that was started last has served this agent."""
         self._strange_since_s = 0.0
-        """When something was first found that listens and is no coordinator; 0: nothing was."""
+        """When something was first found that listens and is not a coordinator; 0: nothing was."""
         self._problem = ""
         """Why no coordinator serves there, one line, as far as this node knows."""
 
@@ -307,7 +307,7 @@ class Keeper:
 
     async def _identify(self, host: str, port: int) -> None:
         """Check that a coordinator listens; one that is stalled has a while to answer."""
-        from rallypoint.agent.hosting.probe import Listener, identify
+        from rallypoint.agent.hosting.probe import ListenerKind, identify
 
         try:
             target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -315,16 +315,16 @@ class Keeper:
         except AccessFailed as error:
             raise CannotHost(str(error)) from error
         endpoint = self.hosting.endpoint
-        if who is Listener.SILENT:
+        if who is ListenerKind.SILENT:
             text = f"what listens at {endpoint} does not answer: is it stopped? else choose"
             self._suspect(f"{text} another port", SILENT_S)
-        elif who is not Listener.COORDINATOR:
+        elif who is not ListenerKind.COORDINATOR:
             self._suspect(
                 f"what listens at {endpoint} cannot be used: {why}"
                 if why
                 else f"another program listens at {endpoint}, which is no "
                 "coordinator: choose another port",
-                0.0 if who is Listener.FOREIGN else STRANGER_S,
+                0.0 if who is ListenerKind.FOREIGN else STRANGER_S,
             )
         elif host == self.hosting.host:
             self._is_known, self._problem = True, ""

@@ -19,8 +19,8 @@ ANSWER_S_MAX = 1.0
 SERVICE = "rallypoint.v1.AgentService"
 
 
-class Listener(Enum):
-    """Who answers at an endpoint."""
+class ListenerKind(Enum):
+    """What answers at an endpoint."""
 
     COORDINATOR = "coordinator"
     FOREIGN = "foreign"
@@ -51,7 +51,7 @@ async def accepts(host: str, port: int) -> bool:
     return True
 
 
-async def identify(target: str, access: Access, name: str) -> tuple[Listener, str]:
+async def identify(target: str, access: Access, name: str) -> tuple[ListenerKind, str]:
     """Ask who listens at `host:port`, and return why it does not answer, if TLS is the reason.
 
     Args:
@@ -79,7 +79,7 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
     try:
         at = await find_way(target)
     except Unreachable:
-        return Listener.SILENT, ""  # it was known when a connection was made
+        return ListenerKind.SILENT, ""  # it was known when a connection was made
     async with credentials.open_aio_channel(at, client_options()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
@@ -89,11 +89,12 @@ async def identify(target: str, access: Access, name: str) -> tuple[Listener, st
             # What a server of gRPC answers that has no health service, or not this one.
             foreign = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND)
             if error.code() in foreign:
-                return Listener.FOREIGN, ""
+                return ListenerKind.FOREIGN, ""
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return Listener.SILENT, ""
+                return ListenerKind.SILENT, ""
             text = error.details() or ""
             if is_closed(text):
-                return Listener.UNKNOWN, await files.begin(partial(probe, target, access)).future
-            return Listener.UNKNOWN, explain(text, target, access)
-    return Listener.COORDINATOR, ""
+                why = await files.begin(partial(probe, target, access)).future
+                return ListenerKind.UNKNOWN, why
+            return ListenerKind.UNKNOWN, explain(text, target, access)
+    return ListenerKind.COORDINATOR, ""

@@ -105,7 +105,7 @@ class HostedProcess:
         return is_other and _is_coordinator(int(pid), self._folder)
 
     def end(self) -> None:
-        """Kill it, and wait for its end. Without the journal it has nothing to lose."""
+        """Kill it, and wait for its end. Without the journal there is nothing to save."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.wait(END_S_MAX)

@@ -74,7 +74,7 @@ def run_to_end(work: Callable[[], None]) -> NoReturn:
 
 
 def _find_code(ended: SystemExit) -> int:
-    """Return the exit code as the interpreter does; print what is no number."""
+    """Return the exit code as the interpreter does; print what is not a number."""
     if ended.code is None or isinstance(ended.code, int):
         return ended.code or 0
     print(ended.code, file=sys.stderr)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.keeper import Keeper
-from rallypoint.agent.launch.meeting import Meeting
+from rallypoint.agent.launch.meeting_point import MeetingPoint
 from rallypoint.agent.launch.options import JobOptions
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.round.environ import Launch, find_python, shown_command
@@ -25,7 +25,7 @@ from rallypoint.wire.access import Access, from_environment
 class LaunchPlan(Struct, frozen=True, kw_only=True):
     """What a node brings into a job, the same for every way to launch."""
 
-    meeting: Meeting
+    meeting: MeetingPoint
     options: JobOptions
     min_nodes: int
     max_nodes: int

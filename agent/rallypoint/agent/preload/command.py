@@ -47,7 +47,7 @@ class Shape(Struct, frozen=True):
     path: str | None
     """What the interpreter puts first on sys.path; None: nothing."""
     module: str = ""
-    """The module that runs as the main program; empty: it is no module."""
+    """The module that runs as the main program; empty: it is not a module."""
 
 
 def forkserver_environment(

@@ -14,7 +14,7 @@ def parse_modules(value: str | Iterable[str]) -> tuple[str, ...]:
     """Return the modules in a list, or in a text with commas in between.
 
     Raises:
-        BadValue: one is no name of a module.
+        BadValue: one is not the name of a module.
     """
     names = _split(value)
     for name in names:

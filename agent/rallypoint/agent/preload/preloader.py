@@ -30,6 +30,7 @@ from rallypoint.agent.preload.command import (
     with_hook,
 )
 from rallypoint.agent.preload.forkserver import Forkserver, Hangup
+from rallypoint.base import worker_variables
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
 
@@ -300,7 +301,7 @@ class Preloader(Struct, kw_only=True):
 
     def _noting(self, request: SpawnRequest) -> SpawnRequest:
         """Let one worker of each round note its imports, until the first forkserver is made."""
-        is_first = request.env["RALLYPOINT_LOCAL_RANK"] == "0"
+        is_first = request.env[worker_variables.LOCAL_RANK] == "0"
         if self._has_record or not self.preload.is_auto or not is_first:
             return request
         if self._recorded is None:

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
+from rallypoint.base import worker_variables
 from rallypoint.wire.access import TLS_VARIABLES, TOKEN_VARIABLES
 
 if TYPE_CHECKING:
     from rallypoint.agent.preload.command import Shape
 
-MARKS_ENV = "RALLYPOINT_MARK_PIPE"
 _FLAGS_END = 2
 """The interpreter and -u."""
 _FUNCTION_ARGUMENTS = 3
@@ -213,18 +213,18 @@ def worker_environment(
         environment["LOCAL_RANK"] = "0"
         environment["CUDA_VISIBLE_DEVICES"] = visible_device(parent, local_rank)
     environment.update(ours)
-    environment["RALLYPOINT_LOCAL_RANK"] = str(local_rank)
-    environment["RALLYPOINT_ROUND"] = str(order.number)
-    environment["RALLYPOINT_NOTICE_FILE"] = files.notices
-    environment["RALLYPOINT_RUN"] = str(order.header.run)
-    environment["RALLYPOINT_EPOCH"] = str(order.header.epoch)
-    environment["RALLYPOINT_WORKER_TOKEN"] = order.worker_token
+    environment[worker_variables.LOCAL_RANK] = str(local_rank)
+    environment[worker_variables.ROUND] = str(order.number)
+    environment[worker_variables.NOTICE_FILE] = files.notices
+    environment[worker_variables.RUN] = str(order.header.run)
+    environment[worker_variables.EPOCH] = str(order.header.epoch)
+    environment[worker_variables.WORKER_TOKEN] = order.worker_token
     # An inherited socket would be the same for all workers, but only one could listen on it.
     environment.pop(SERVER_ENV, None)
     if files.server:
         environment[SERVER_ENV] = files.server
     # The same holds for the FIFO of another agent around this one.
-    environment.pop(MARKS_ENV, None)
+    environment.pop(worker_variables.MARK_PIPE, None)
     if files.marks:
-        environment[MARKS_ENV] = files.marks
+        environment[worker_variables.MARK_PIPE] = files.marks
     return environment

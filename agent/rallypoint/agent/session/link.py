@@ -17,6 +17,7 @@ import grpc.aio
 from msgspec import Struct
 
 from rallypoint.agent.core.reports import Report
+from rallypoint.agent.session.connector import Connector, CoordinatorStarter
 from rallypoint.agent.session.dismissal import Dismissed
 from rallypoint.agent.session.endings import (
     BrokenStream,
@@ -27,7 +28,6 @@ from rallypoint.agent.session.endings import (
     read_ending,
 )
 from rallypoint.agent.session.exchange import Exchange
-from rallypoint.agent.session.opening import Grounds, Opening
 from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -112,7 +112,7 @@ class Link:
         session_id: str,
         user: LinkUser,
         access: Access = PLAIN,
-        grounds: Grounds | None = None,
+        starter: CoordinatorStarter | None = None,
     ) -> None:
         """Begin without a connection.
 
@@ -121,9 +121,9 @@ class Link:
             session_id: 32 hexadecimal digits, the agent's incarnation.
             user: provides messages to send and receives messages.
             access: how the agent proves who it is.
-            grounds: prepares each attempt to connect; None: there is nothing to prepare.
+            starter: prepares each attempt to connect; None: there is nothing to prepare.
         """
-        self._opening = Opening(access, grounds)
+        self._connector = Connector(access, starter)
         self._metadata: Metadata = ()
         """Of the latest session."""
         self._coordinators = Coordinators(targets.split(","))
@@ -159,7 +159,7 @@ class Link:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return what is known of the coordinator's host: the connection is to one of them."""
-        return self._opening.addresses
+        return self._connector.addresses
 
     def wake(self) -> None:
         """Send the unsent reports."""
@@ -231,7 +231,7 @@ class Link:
 
     async def _on_denied(self, denied: Denied) -> _End | None:
         """Try again with a newer token, or while workers run; else end."""
-        if await self._opening.has_newer(self._metadata):
+        if await self._connector.has_newer(self._metadata):
             return _End(denied.text, is_understood=False)
         if not self.user.holds_round():
             self.user.on_dismissed(denied.exit_code, denied.text)
@@ -273,9 +273,9 @@ class Link:
             log.error("message_refused", why=why, then="workers keep running; retrying")
 
     async def _attempt(self) -> None:
-        async with await self._opening.open(self.target) as channel:
-            await self._opening.connect(channel, self.target)
-            self._metadata = self._opening.metadata()
+        async with await self._connector.open(self.target) as channel:
+            await self._connector.connect(channel, self.target)
+            self._metadata = self._connector.metadata()
             call: _Call = agent_grpc.AgentServiceStub(channel).Session(metadata=self._metadata)
             try:
                 await self._converse(call)
@@ -325,7 +325,7 @@ class Link:
             if not self.exchange.accept(message, self.user.epoch()):
                 continue
             if message.HasField("welcome"):
-                self._opening.welcomed()
+                self._connector.welcomed()
             if self.exchange.take_timing(message):
                 self._beat_sooner()
             self.user.on_message(message)

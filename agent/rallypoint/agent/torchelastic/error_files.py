@@ -123,7 +123,7 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
     """Return the beginning of a file, and the facts about it.
 
     Raises:
-        OSError: there is no such file, or it is no regular one; a pipe would block the agent.
+        OSError: there is no such file, or it is not a regular one; a pipe would block the agent.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

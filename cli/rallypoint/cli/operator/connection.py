@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.base import worker_variables
 from rallypoint.base.addresses import COORDINATOR_PORT
 from rallypoint.cli.operator import contexts
 from rallypoint.cli.operator.common import AccessOptions, Common
@@ -22,7 +23,7 @@ from rallypoint.cli.operator.contexts import Context, read_address, read_context
 if TYPE_CHECKING:
     from rallypoint.wire.access import Access
 
-VARIABLE = "RALLYPOINT_COORDINATOR"
+VARIABLE = worker_variables.COORDINATOR
 PATHS = ("tls_ca", "tls_cert", "tls_key", "token_file")
 DEFAULT = f"localhost:{COORDINATOR_PORT}"
 
@@ -42,7 +43,7 @@ def choose_target(common: Common, environment: Mapping[str, str]) -> Target:
     """Return the coordinator to ask.
 
     Raises:
-        CommandFailed: an address is none, there is no such context, or its file is damaged.
+        CommandFailed: an address is invalid, there is no such context, or its file is damaged.
     """
     if common.coordinator:
         return Target(_read(common.coordinator, "--coordinator"), "--coordinator")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rallypoint.agent.core.leaving.away import Absence
 from rallypoint.agent.session.translate import OUTCOME_TEXTS
-from rallypoint.agent.settings import Listener, Settings
+from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import ERROR_FILE_ENV, report_exit, report_finished
 from rallypoint.base.console import Console
@@ -236,11 +236,11 @@ def _open_recorder(handler: str, console: Console) -> EventRecorder | None:
     return EventRecorder.open(handler, console)
 
 
-def new_listener(settings: Settings, reports: Reports) -> Listener:
-    """Return the listener that passes an agent's events to its reports."""
+def new_callbacks(settings: Settings, reports: Reports) -> AgentCallbacks:
+    """Return the callbacks that pass an agent's events to its reports."""
     recorder = reports.recorder
     events = None if recorder is None else recorder.new_log(settings)
-    return Listener(reports.finished, reports.disconnected, events)
+    return AgentCallbacks(reports.finished, reports.disconnected, events)
 
 
 def _unix_s() -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rallypoint.agent.hosting.decision import find_shared_job_id
-from rallypoint.agent.launch.meeting import C10D_PORT, Meeting, host_at
+from rallypoint.agent.launch.meeting_point import C10D_PORT, MeetingPoint, host_at
 from rallypoint.agent.launch.notes import log_notes
 from rallypoint.agent.launch.options import (
     PYTHON_KEYS,
@@ -61,7 +61,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         use_python_log()
         self.params = params
         self.options = _read_options(params)
-        self.meeting = find_meeting(params, self.options)
+        self.meeting = find_meeting_point(params, self.options)
         self._seat: Seat | None = None
         self._own: ForeignSeat | None = None
         """The seat that this handler has taken itself."""
@@ -191,7 +191,7 @@ def _read_options(params: RendezvousParameters) -> JobOptions:
     return options
 
 
-def find_meeting(params: RendezvousParameters, options: JobOptions) -> Meeting:
+def find_meeting_point(params: RendezvousParameters, options: JobOptions) -> MeetingPoint:
     """Return the coordinator and the job that parameters mean.
 
     Raises:
@@ -204,7 +204,7 @@ def find_meeting(params: RendezvousParameters, options: JobOptions) -> Meeting:
     endpoint, rank = _find_hosted(coordinator, params.backend), options.rank
     chosen = rank == 0 if params.backend == "static" and rank is not None else None
     hosting = None if endpoint is None else host_at(endpoint, options, chosen=chosen)
-    meeting = Meeting(coordinator, hosting, params.run_id)
+    meeting = MeetingPoint(coordinator, hosting, params.run_id)
     if own := meeting.find_own_job(os.environ):
         raise ValueError(f"{own}: use another run_id")
     return meeting

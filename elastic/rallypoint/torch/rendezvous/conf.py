@@ -12,7 +12,7 @@ import uuid
 from msgspec.structs import replace
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 
-from rallypoint.agent.launch.meeting import Meeting
+from rallypoint.agent.launch.meeting_point import MeetingPoint
 from rallypoint.agent.launch.notes import log_notes
 from rallypoint.agent.launch.options import (
     PLUGIN_KEYS,
@@ -43,7 +43,7 @@ def read_conf(params: RendezvousParameters) -> LaunchPlan:
         raise ValueError(f"--rdzv-conf: {bad}") from None
     log_notes(list_key_notes(config, PLUGIN_KEYS))
     return LaunchPlan(
-        meeting=Meeting(_parse_endpoints(params.endpoint), None, _find_id(params)),
+        meeting=MeetingPoint(_parse_endpoints(params.endpoint), None, _find_id(params)),
         options=options,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,

@@ -35,7 +35,7 @@ from rallypoint.torch.rendezvous.endings import (
     is_too_early,
 )
 from rallypoint.torch.rendezvous.errors import to_error
-from rallypoint.torch.rendezvous.gathering import CannotServe, Gathering, NotFormed, shares_store
+from rallypoint.torch.rendezvous.round_entry import CannotServe, NotFormed, RoundEntry, shares_store
 
 log = get_logger()
 
@@ -69,7 +69,7 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
         self._read_s = options.coordinator_timeout_ms / 1000
         self._close_s = options.outcome_timeout / 1000
         self._node: ForeignNode | None = None
-        self._gathering: Gathering | None = None
+        self._entry: RoundEntry | None = None
         self._pid = os.getpid()
         self._was_known: bool | None = None
         """What `shutdown` has returned; None: the handler is in use."""
@@ -110,10 +110,10 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
                 continue
             node = self._require_node()
             node.started([os.getpid()])
-            self._gathering = Gathering(node.coordinator, self._job_id, node.node_name, order)
+            self._entry = RoundEntry(node.coordinator, self._job_id, node.node_name, order)
             try:
                 left_s = max(0.0, ends_s - time.monotonic())
-                return self._gathering.enter(left_s, serve_s=self._read_s)
+                return self._entry.enter(left_s, serve_s=self._read_s)
             except NotFormed as error:
                 self._end_round(str(error))
                 unserved = unserved + 1 if isinstance(error, CannotServe) else 0
@@ -241,9 +241,9 @@ class CoordinatorRendezvousHandler(RendezvousHandler):
 
     def _end_round(self, why: str) -> None:
         """Report that no worker of the current round runs here any more."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is not None:
-            gathering.close()
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            entry.close()
         if self._node is not None:
             self._node.stopped(why)
 

@@ -61,7 +61,7 @@ def is_digest(name: str) -> bool:
 
 
 def decode_key(name: str) -> str:
-    """Return the key with this name, which is no digest."""
+    """Return the key with this name, which is not a digest."""
     return "" if name == "%" else unquote(name, errors="surrogatepass")
 
 

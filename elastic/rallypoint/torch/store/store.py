@@ -27,7 +27,7 @@ from rallypoint.torch.store.failures import (
     timeout_error,
     to_store_error,
 )
-from rallypoint.torch.store.space import Space
+from rallypoint.torch.store.store_keys import StoreKeys
 from rallypoint.worker.environment import read_membership
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Shared with clones."""
         self.prefix = prefix
         """What the names of all keys begin with at the coordinator."""
-        self._space = Space(connection, prefix)
+        self._keys = StoreKeys(connection, prefix)
         self.set_timeout(timeout)
         enter(connection, self)
 
@@ -159,13 +159,13 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """
         name = self._name(key)
         with self._errors():
-            return self._space.add(name, amount, self._limit_s)
+            return self._keys.add(name, amount, self._limit_s)
 
     def check(self, keys: Sequence[Text]) -> bool:
         """Return whether all of these keys exist, as a key or as a queue."""
         texts = _texts(keys)
         with self._errors():
-            return self._space.has(texts)
+            return self._keys.has(texts)
 
     def wait(self, keys: Sequence[Text], timeout: timedelta | None = None) -> None:
         """Wait until all of these keys exist.
@@ -180,7 +180,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         limit = self.timeout if timeout is None else timeout
         texts = _texts(keys)
         with self._errors(texts, limit):
-            self._space.wait([self._space.name_of(key) for key in texts], timedelta_s(limit))
+            self._keys.wait([self._keys.name_of(key) for key in texts], timedelta_s(limit))
 
     def compare_set(self, key: Text, expected: Text, desired: Text) -> bytes:
         """Set a key if it holds what is expected; return what it holds then.
@@ -196,7 +196,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
 
         name = self._name(key)
         with self._errors():
-            held, was_set = self._space.change(name, decide, self._limit_s)
+            held, was_set = self._keys.change(name, decide, self._limit_s)
         if was_set:
             return after
         return before if held is None else held
@@ -205,23 +205,23 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Append to the value of a key; one that does not exist counts as empty."""
         name, more = self._name(key), to_bytes(value)
         with self._errors():
-            self._space.append(name, more, self._limit_s)
+            self._keys.append(name, more, self._limit_s)
 
     def delete_key(self, key: Text) -> bool:
         """Delete a key; return whether it existed."""
         name = self._name(key)
         with self._errors():
-            return self._space.delete(name, self._limit_s)
+            return self._keys.delete(name, self._limit_s)
 
     def num_keys(self) -> int:
         """Return how many keys there are."""
         with self._errors():
-            return self._space.count()
+            return self._keys.count()
 
     def list_keys(self) -> list[str]:
         """Return the keys, sorted by their names at the coordinator."""
         with self._errors():
-            return self._space.keys()
+            return self._keys.keys()
 
     # --- The extended interface -------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         limit = self.timeout
         texts = _texts(keys)
         with self._errors(texts, limit):
-            return self._space.get([self._space.name_of(key) for key in texts], timedelta_s(limit))
+            return self._keys.get([self._keys.name_of(key) for key in texts], timedelta_s(limit))
 
     def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
         """Set several keys, in order.
@@ -251,13 +251,13 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         held = [to_bytes(value) for value in values]
         names = [self._name(key) for key in keys]
         with self._errors():
-            self._space.set(list(zip(names, held, strict=True)), self._limit_s)
+            self._keys.set(list(zip(names, held, strict=True)), self._limit_s)
 
     def queue_push(self, key: Text, value: Text) -> None:
         """Append a value to a queue."""
         entry = pack_entry(to_bytes(value))
         with self._errors():
-            self._space.append(self._space.queue_of(_text(key)), entry, self._limit_s)
+            self._keys.append(self._keys.queue_of(_text(key)), entry, self._limit_s)
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
         """Take the first value of a queue; wait for one until the timeout.
@@ -273,12 +273,12 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         text, limit = _text(key), self.timeout
         wait_s = timedelta_s(limit) if block else 0.0
         with self._errors([text], limit, is_queue=not block):
-            return self._space.pop(self._space.queue_of(text), wait_s, cut_entry)
+            return self._keys.pop(self._keys.queue_of(text), wait_s, cut_entry)
 
     def queue_len(self, key: Text) -> int:
         """Return how many values a queue has."""
         with self._errors():
-            held = self._space.peek(self._space.queue_of(_text(key)), self._limit_s)
+            held = self._keys.peek(self._keys.queue_of(_text(key)), self._limit_s)
         return count_entries(held)
 
     getNumKeys, deleteKey = num_keys, delete_key  # what C++ calls these
@@ -293,8 +293,8 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         """Return the name of a key that may be created."""
         text = _text(key)
         with self._errors():
-            self._space.note_name(text, self._limit_s)
-        return self._space.name_of(text)
+            self._keys.note_name(text, self._limit_s)
+        return self._keys.name_of(text)
 
     @contextmanager
     def _errors(
@@ -312,7 +312,7 @@ class Store(dist.Store):  # type: ignore[name-defined,misc]  # exported, but not
         except KeysMissing as error:
             if is_queue:
                 raise QueueEmptyError("queue is empty") from None
-            name_of: Callable[[str], str] = self._space.name_of
+            name_of: Callable[[str], str] = self._keys.name_of
             missing = tuple(key for key in keys if name_of(key) in error.keys) or tuple(keys)
             raise timeout_error(missing, timeout, self._has_lost_keys()) from error
         except RallypointError as error:

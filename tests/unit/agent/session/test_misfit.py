@@ -51,8 +51,8 @@ def node_with_two() -> tuple[Agent, Workers]:
     )
     unused: Any = None
     now_ms = time.monotonic_ns() // 1_000_000
-    listener: Any = SimpleNamespace(events=None, stepped=None)
-    agent, workers = Agent(settings, listener, unused, now_ms), Workers()
+    callbacks: Any = SimpleNamespace(events=None, stepped=None)
+    agent, workers = Agent(settings, callbacks, unused, now_ms), Workers()
     link: Any = SimpleNamespace(wake=lambda: None)
     agent.link, agent.supervisor = link, workers  # type: ignore[assignment]
     agent.post(inputs.PortReserved(30_000))

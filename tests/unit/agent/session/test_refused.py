@@ -17,6 +17,7 @@ import pytest
 from google.protobuf.message import Message
 
 from rallypoint.agent.session import link as link_module
+from rallypoint.agent.session.connector import Connector
 from rallypoint.agent.session.endings import (
     DENIALS,
     BrokenStream,
@@ -26,7 +27,6 @@ from rallypoint.agent.session.endings import (
     read_ending,
 )
 from rallypoint.agent.session.link import Link
-from rallypoint.agent.session.opening import Opening
 from rallypoint.base.exit_codes import EXIT_DENIED, EXIT_USAGE
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.wire.access import PLAIN, Access
@@ -76,8 +76,8 @@ def run(monkeypatch: pytest.MonkeyPatch, attempts: Attempts) -> Run:
         is_welcome: bool = False,
     ) -> Holder:
         async def attempt(self: Link) -> None:
-            await (await self._opening.open("127.0.0.1:1")).close()
-            self._metadata = self._opening.metadata()
+            await (await self._connector.open("127.0.0.1:1")).close()
+            self._metadata = self._connector.metadata()
             attempts.shown.append(self._metadata)
             self.exchange.is_welcome = is_welcome
             raise refusals[min(len(attempts.shown), len(refusals)) - 1]
@@ -123,16 +123,16 @@ async def test_newer_token_is_tried_first(
     """The coordinator may have learned of it before the agent."""
     file = tmp_path / "token"
     file.write_text("old")
-    real = Opening.has_newer
+    real = Connector.has_newer
 
-    async def replaced(self: Opening, metadata: Metadata) -> bool:
+    async def replaced(self: Connector, metadata: Metadata) -> bool:
         if len(attempts.shown) == 1:
             fresh = tmp_path / "fresh"
             fresh.write_text("new")
             fresh.replace(file)
         return await real(self, metadata)
 
-    monkeypatch.setattr(Opening, "has_newer", replaced)
+    monkeypatch.setattr(Connector, "has_newer", replaced)
     user = await run([Denied(EXIT_DENIED, UNKNOWN)], access=Access(token_file=str(file)))
 
     assert attempts.shown == [(("authorization", f"Bearer {word}"),) for word in ("old", "new")]

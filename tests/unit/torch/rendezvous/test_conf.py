@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from rallypoint.agent.launch.meeting import Meeting
+from rallypoint.agent.launch.meeting_point import MeetingPoint
 from rallypoint.agent.launch.options import (
     ATTEMPTS,
     INTERVAL,
@@ -47,7 +47,7 @@ def test_defaults_are_those_of_torch() -> None:
     assert (options.join_timeout, options.last_call) == (600_000, 30_000)
     assert (options.outcome_timeout, options.coordinator_timeout) == (30_000, 60_000)
     assert (options.heartbeat_interval, options.lease) == (5_000, 15_000)
-    assert conf.meeting == Meeting("c:50051", None, "j")
+    assert conf.meeting == MeetingPoint("c:50051", None, "j")
 
 
 def test_specification() -> None:

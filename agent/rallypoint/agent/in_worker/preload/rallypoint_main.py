@@ -77,7 +77,7 @@ def _to_bytes(text: str) -> bytes:
 def is_program(words: list[str]) -> bool:
     """Return whether the command line of this process ends with these words.
 
-    A wrapper that is no interpreter may run another program in Python first.
+    A wrapper that is not an interpreter may run another program in Python first.
     """
     try:
         with open("/proc/self/cmdline", "rb") as file:

@@ -8,7 +8,7 @@ there; here the port belongs to the coordinator.
 from __future__ import annotations
 
 from rallypoint.agent.hosting.decision import Hosting
-from rallypoint.agent.launch.meeting import C10D_PORT, host_at
+from rallypoint.agent.launch.meeting_point import C10D_PORT, host_at
 from rallypoint.base.addresses import parse_endpoint
 from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rallypoint.agent.hosting.decision import Hosting, find_shared_job_id
-from rallypoint.agent.launch.meeting import C10D_PORT, OPERATORS_VARIABLE, Meeting
+from rallypoint.agent.launch.meeting_point import C10D_PORT, OPERATORS_VARIABLE, MeetingPoint
 from rallypoint.agent.launch.notes import Note
 from rallypoint.agent.launch.options import COMMAND_KEYS, list_key_notes
+from rallypoint.base import worker_variables
 from rallypoint.base.addresses import (
     first_host,
     is_loopback,
@@ -30,7 +31,7 @@ class Unresolvable(Exception):
     """The flags name no coordinator or no job; with a text for the user."""
 
 
-class Resolution(Meeting, frozen=True):
+class Resolution(MeetingPoint, frozen=True):
     """The meaning of the flags."""
 
     address: str | None
@@ -57,7 +58,7 @@ def resolve(args: Values, environment: Mapping[str, str], fresh: str, host: str)
     notes: list[Note] = []
     coordinator, hosting = _find_coordinator(args, environment, notes)
     job_id = _find_job_id(args, hosting, environment, fresh, host, notes)
-    meeting = Meeting(coordinator, hosting, job_id)
+    meeting = MeetingPoint(coordinator, hosting, job_id)
     if own := meeting.find_own_job(environment):
         raise Unresolvable(f"{own}: use another --job-id")
     address = args.local_addr or _find_address(args, coordinator, notes)
@@ -125,7 +126,7 @@ def _note_unread_variable(environment: Mapping[str, str], notes: list[Note]) -> 
     A worker has that variable from its agent, and may start another job on its node alone.
     """
     value = environment.get(OPERATORS_VARIABLE, "")
-    if value and "RALLYPOINT_JOB_ID" not in environment:
+    if value and worker_variables.JOB_ID not in environment:
         fields = {"coordinator": value, "why": "agents read --coordinator or PET_COORDINATOR"}
         notes.append(Note("coordinator_variable_ignored", fields))
 

@@ -30,7 +30,7 @@ from rallypoint.cli.flags.agent import output
 from rallypoint.cli.flags.agent.job import read_options
 from rallypoint.cli.flags.flag import Values
 from rallypoint.cli.flags.parser import fail
-from rallypoint.cli.report.reports import new_listener, new_reports
+from rallypoint.cli.report.reports import new_callbacks, new_reports
 from rallypoint.embedded.built_in import NoCoordinator, reaching_coordinator
 from rallypoint.wire.access import Access
 
@@ -91,8 +91,8 @@ async def _live(
         plan = _plan(args, resolution, placement, for_workers)
         settings = plan.settings(proof, target=target, keeper=keeper)
         reports = new_reports(args, settings, consoles.err)
-        listener = new_listener(settings, reports)
-        agent = Agent(settings, listener, ports, _now_ms())
+        callbacks = new_callbacks(settings, reports)
+        agent = Agent(settings, callbacks, ports, _now_ms())
         # What was imported stays: no collection has to look at it.
         gc.freeze()
         gc.enable()

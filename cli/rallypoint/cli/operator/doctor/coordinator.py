@@ -1,4 +1,4 @@
-"""The coordinator itself: whether it is one, its version, its clock, and whom it takes us for."""
+"""The coordinator: whether it is one, its version, its clock, and the role of this caller."""
 
 from __future__ import annotations
 

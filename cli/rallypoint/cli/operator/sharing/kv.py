@@ -130,7 +130,7 @@ def delete(
     worker: Worker = 0,
     scope: InScope = ScopeName.ROUND,
 ) -> None:
-    """Delete a key. It is no error if there is none."""
+    """Delete a key. It is not an error if there is none."""
     with _client(invocation, worker) as client:
         answer = client.delete_key(job, key, scope=_scope(scope))
     text = "is deleted" if answer.was_changed else "does not exist; there is nothing to delete"

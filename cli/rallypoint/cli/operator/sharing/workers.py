@@ -13,9 +13,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rallypoint.base import worker_variables
 from rallypoint.cli.operator.failures import EXIT_NOT_ALLOWED, CommandFailed, NotFound
 
-TOKEN, EPOCH = "RALLYPOINT_WORKER_TOKEN", "RALLYPOINT_EPOCH"
+TOKEN, EPOCH = worker_variables.WORKER_TOKEN, worker_variables.EPOCH
 PRELOADED = "RALLYPOINT_PRELOAD_FDS"
 """In what the kernel shows of a forked worker: that is what its forkserver was started with."""
 _PROC = Path("/proc")
@@ -44,7 +45,7 @@ def find_proof(
         proc: where the kernel shows processes.
 
     Raises:
-        CommandFailed: there is no such process, it is no worker, or another user's.
+        CommandFailed: there is no such process, it is not a worker, or it is another user's.
     """
     if not pid:
         return _read(environment, "")

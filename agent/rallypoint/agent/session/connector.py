@@ -26,8 +26,8 @@ READ_S_MAX = 5.0
 """How long an attempt waits for the files; the first one fails then, others use what was read."""
 
 
-class Grounds(Protocol):
-    """What an attempt to connect stands on: a coordinator that this node may have to start."""
+class CoordinatorStarter(Protocol):
+    """Starts the coordinator before an attempt to connect, if this node has to."""
 
     async def prepare(self) -> None:
         """Return when an attempt makes sense; raise Dismissed when none ever will."""
@@ -36,14 +36,14 @@ class Grounds(Protocol):
         """Note that a coordinator serves the agent."""
 
 
-class Opening:
+class Connector:
     """How one agent connects."""
 
-    def __init__(self, access: Access, grounds: Grounds | None = None) -> None:
+    def __init__(self, access: Access, starter: CoordinatorStarter | None = None) -> None:
         """Keep how the agent proves itself; its files are read at the first attempt."""
         self._access = access
         self._files = FileThread("access")
-        self._grounds = grounds
+        self._starter = starter
         self._credentials: Credentials | None = None
         self.addresses: tuple[str, ...] = ()
         """Where the latest channel leads; empty: unknown."""
@@ -58,8 +58,8 @@ class Opening:
             Unreachable: the files cannot be read, or the name is not resolved, in time.
             Dismissed: no attempt will ever succeed.
         """
-        if self._grounds is not None:
-            await self._grounds.prepare()
+        if self._starter is not None:
+            await self._starter.prepare()
         credentials = await self._read()
         way = await find_way(target)
         self.addresses = way.host_addresses
@@ -67,8 +67,8 @@ class Opening:
 
     def welcomed(self) -> None:
         """Note that a coordinator serves the agent."""
-        if self._grounds is not None:
-            self._grounds.welcomed()
+        if self._starter is not None:
+            self._starter.welcomed()
 
     def metadata(self) -> Metadata:
         """Return the metadata of a session; a channel was opened before."""

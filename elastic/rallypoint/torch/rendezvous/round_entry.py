@@ -16,6 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousS
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.machine.address import find_loopback
+from rallypoint.base import worker_variables
 from rallypoint.client.errors import Forgotten, RallypointError
 from rallypoint.client.sync import Client
 from rallypoint.torch.rendezvous.conf import hide_tokens
@@ -43,8 +44,8 @@ def shares_store() -> bool:
     return os.environ.get(NOT_SHARED_ENV, "0") != "1"
 
 
-class Gathering:
-    """One round on this node, until the next one."""
+class RoundEntry:
+    """How this node enters one round, and what it holds until the next one."""
 
     def __init__(self, coordinator: str, job_id: str, node_name: str, order: RunOrder) -> None:
         """Take the order of a round.
@@ -63,13 +64,13 @@ class Gathering:
         )
         self._served: dist.TCPStore | None = None  # type: ignore[name-defined]
         self._variables = {
-            "RALLYPOINT_COORDINATOR": coordinator,
-            "RALLYPOINT_JOB_ID": job_id,
-            "RALLYPOINT_NODE": node_name,
-            "RALLYPOINT_RUN": str(order.header.run),
-            "RALLYPOINT_ROUND": str(order.number),
-            "RALLYPOINT_EPOCH": str(order.header.epoch),
-            "RALLYPOINT_WORKER_TOKEN": order.worker_token,
+            worker_variables.COORDINATOR: coordinator,
+            worker_variables.JOB_ID: job_id,
+            worker_variables.NODE: node_name,
+            worker_variables.RUN: str(order.header.run),
+            worker_variables.ROUND: str(order.number),
+            worker_variables.EPOCH: str(order.header.epoch),
+            worker_variables.WORKER_TOKEN: order.worker_token,
         }
 
     def enter(self, timeout_s: float, *, serve_s: float) -> RendezvousInfo:

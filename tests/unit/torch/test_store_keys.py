@@ -10,11 +10,11 @@ import pytest
 from rallypoint.client.errors import Forgotten
 from rallypoint.client.values import Scope
 from rallypoint.torch import Store, barrier
-from rallypoint.torch.store import space
+from rallypoint.torch.store import store_keys
 from rallypoint.torch.store.connection import Connection, KeyContended
 from rallypoint.torch.store.encoding import Parted
 from rallypoint.torch.store.failures import StoreError
-from rallypoint.torch.store.space import Space
+from rallypoint.torch.store.store_keys import StoreKeys
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
 
 LIMIT_S = 0.2
@@ -74,13 +74,13 @@ class Forgetful:
 
 @pytest.fixture(autouse=True)
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "CALL_S_MIN", LIMIT_S)
+    monkeypatch.setattr(store_keys, "CALL_S_MIN", LIMIT_S)
 
 
-def space_of(client: object) -> Space:
+def keys_of(client: object) -> StoreKeys:
     connection = Connection("127.0.0.1:1", "job", "token", 0, Scope.ROUND)
     connection._client = cast("Any", client)
-    return Space(connection, "p/")
+    return StoreKeys(connection, "p/")
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def space_of(client: object) -> Space:
     ],
 )
 def test_operation_ends_when_others_are_always_faster(
-    operation: Callable[[Space], object], held: bytes
+    operation: Callable[[StoreKeys], object], held: bytes
 ) -> None:
     """It pauses between its attempts, and gives up at its deadline with an error that says why."""
     client = AlwaysLate(held)
     with pytest.raises(KeyContended, match="others changed the key 'k'"):
-        operation(space_of(client))
+        operation(keys_of(client))
 
     assert client.calls > 2
 
@@ -110,7 +110,7 @@ def test_set_pauses_before_it_repeats_what_was_forgotten() -> None:
     """A coordinator that starts again and again is asked a few times, until the deadline."""
     client = Forgetful()
     with pytest.raises(Forgotten):
-        space_of(client).set([("k", b"v")], LIMIT_S)
+        keys_of(client).set([("k", b"v")], LIMIT_S)
 
     assert client.calls > 1
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.agent.hosting.decision import Hosting
+from rallypoint.base import worker_variables
 from rallypoint.base.addresses import have_common_endpoint
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 C10D_PORT = 29_400
 """torch's default for the port of an endpoint of c10d."""
-OPERATORS_VARIABLE = "RALLYPOINT_COORDINATOR"
+OPERATORS_VARIABLE = worker_variables.COORDINATOR
 """It names the coordinator that the operator's commands ask, and that of a worker. No agent reads
 it: what an operator looks at must not change where a job runs, nor a worker join its own agent's
 coordinator because it starts an agent."""
 
 
-class Meeting(Struct, frozen=True):
+class MeetingPoint(Struct, frozen=True):
     """The coordinator and the job of a node."""
 
     coordinator: str | None
@@ -40,7 +41,7 @@ class Meeting(Struct, frozen=True):
 
         Agent and worker would wait for each other.
         """
-        if self.coordinator is None or environment.get("RALLYPOINT_JOB_ID") != self.job_id:
+        if self.coordinator is None or environment.get(worker_variables.JOB_ID) != self.job_id:
             return ""
         around = environment.get(OPERATORS_VARIABLE, "")
         # Nodes may spell the host of an endpoint differently.

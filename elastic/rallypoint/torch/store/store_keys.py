@@ -78,7 +78,7 @@ class ValueTooLong(RallypointError):
     status = "RESOURCE_EXHAUSTED"
 
 
-class Space:
+class StoreKeys:
     """The keys of one store. Threads may share it."""
 
     def __init__(self, connection: Connection, prefix: str) -> None:
