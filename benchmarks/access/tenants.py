@@ -34,8 +34,8 @@ from harness.witness import JOB as WITNESS
 from harness.witness import Witness, witness
 from nodes.forming import Server, coordinator, server
 from nodes.processes import raise_file_limit
-from rallypoint.base.roles import Role
 from rallypoint.cli.operator.access.tokens import draw_token, to_entry
+from rallypoint.wire.access import Role
 from rallypoint.wire.credentials import TOKEN_KEY
 
 TABLE = "tenants"

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVarTuple
 
@@ -37,6 +37,7 @@ from rallypoint.agent.machine.address import (
 from rallypoint.agent.machine.interfaces import find_addresses
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS, Workers
+from rallypoint.agent.session.evidence import EvidenceReports
 from rallypoint.agent.session.link import FAREWELL_S_MAX, Link
 from rallypoint.agent.session.session_log import SessionLog
 from rallypoint.agent.session.translate import (
@@ -52,6 +53,7 @@ from rallypoint.base.addresses import first_host, is_loopback
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import evidence_pb2
 
 log = get_logger()
 
@@ -79,6 +81,9 @@ class Agent:
         self.settings = settings
         self.link = Link(
             *(settings.coordinator, settings.incarnation, self, settings.access, settings.keeper)
+        )
+        self._evidence = EvidenceReports(
+            *(settings.incarnation, settings.job_id, self._collect, self.link.report_evidence)
         )
         self.callbacks = callbacks
         self.ports = ports
@@ -401,6 +406,15 @@ class Agent:
             self.log.waiting(message.acknowledgement.waiting, self.now_ms())
         elif kind == "notices":
             self._on_notices(message.notices)
+        elif kind == "collect":
+            self._evidence.answer(message.collect, self.supervisor.tasks)
+
+    async def _collect(self, number: int, limit_s: float) -> Sequence[evidence_pb2.RankEvidence]:
+        """Return what the workers of a round do; nothing if the node does not hold it."""
+        held = self.state.held
+        if held is None or held.number != number:
+            return ()
+        return await self.supervisor.evidence(limit_s)
 
     def _on_welcome(self, message: agent_pb2.SessionResponse) -> None:
         welcome = message.welcome

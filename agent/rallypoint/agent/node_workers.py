@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.v1 import evidence_pb2
 
 SWEEP_LIMIT_MS = 5_000
 """A process that survives SIGKILL this long is reported as blocked."""
@@ -56,6 +57,9 @@ class Workers(Protocol):
         Raises:
             OSError: they cannot.
         """
+
+    async def evidence(self, limit_s: float) -> Sequence[evidence_pb2.RankEvidence]:
+        """Return what the workers do, as far as it can be found out within so many seconds."""
 
     def arm_fence(self, at_ms: int) -> None:
         """Let everything end at this monotonic time."""

@@ -23,7 +23,7 @@ from rallypoint.wire.access import PLAIN, Access, to_environment
 if TYPE_CHECKING:
     from rallypoint.agent.preload.command import Preload
 
-CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES,)
+CAPABILITIES = (agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_EVIDENCE)
 """What an agent can do beyond its protocol version."""
 PATIENCE_MS_MAX = 5_000
 """How long the nodes of a job may start one after another until one of them says that the node that

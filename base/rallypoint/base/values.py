@@ -1,4 +1,4 @@
-"""Values as people write them: in flags, in variables, and in the options of a job.
+"""Values as people write and read them: in flags, in variables, in the options of a job, in tables.
 
 Each parser takes a text, or the value itself where a program gives it, and raises BadValue.
 """
@@ -12,6 +12,9 @@ from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 NO = frozenset({"0", "false", "f", "no", "n", "off"})
 """What torch takes for yes and no, and the words of switches."""
+UNITS = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
+"""A unit, its length in s, and the next smaller one."""
+MINUTE_MS = 60_000
 
 
 class BadValue(ValueError):
@@ -112,3 +115,27 @@ def seconds_within_ms(low_ms: int, high_ms: int) -> Callable[[str | float], int]
         return milliseconds
 
     return parse
+
+
+def describe_ms(ms: int) -> str:
+    """Return a time in at most two units."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    if ms < 10_000:
+        return f"{ms // 100 / 10:.1f}s"
+    seconds = ms // 1_000
+    for unit, size, smaller, smaller_size in UNITS:
+        if seconds >= size:
+            rest = seconds % size // smaller_size
+            return f"{seconds // size}{unit}{rest}{smaller}" if rest else f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def describe_in_sentence(ms: int, digits: int = 0) -> str:
+    """Return a time for a sentence: `12 s`, and from a minute on as in tables: `9m59s`.
+
+    Args:
+        ms: how long.
+        digits: after the point, of one below a minute.
+    """
+    return f"{ms / 1000:.{digits}f} s" if ms < MINUTE_MS else describe_ms(ms)

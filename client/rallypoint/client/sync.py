@@ -12,7 +12,16 @@ from types import TracebackType
 from typing import Self
 
 from rallypoint.client.attempts import ANSWER_S, LIMIT_S
-from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
+from rallypoint.client.calls import (
+    barriers,
+    coordinator,
+    events,
+    evidence,
+    jobs,
+    keys,
+    operations,
+    workers,
+)
 from rallypoint.client.known import Known
 from rallypoint.client.sync_lists import Pages, Watch
 from rallypoint.client.sync_transport import Reports, Transport
@@ -20,6 +29,7 @@ from rallypoint.client.values import Scope
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
+from rallypoint.v1 import evidence_service_pb2 as evidence_pb2
 from rallypoint.v1 import job_pb2, node_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -208,6 +218,20 @@ class Client(Reports):
     ) -> jobs_pb2.DeleteJobResponse:
         """Forget a job that has ended. While its agents leave, it is tried again."""
         return self._transport.run(operations.delete_job(job_id, run), timeout_s)
+
+    # --- Evidence ---------------------------------------------------------------------------------
+
+    def take_evidence(
+        self, job_id: str, *, ranks: Iterable[int] = (), timeout_s: float | None = None
+    ) -> evidence_pb2.TakeEvidenceResponse:
+        """Find out what the workers of a job do; `ranks` are those to return whole."""
+        return self._transport.run(evidence.take_evidence(job_id, ranks), timeout_s)
+
+    def get_evidence(
+        self, job_id: str, *, ranks: Iterable[int] = (), timeout_s: float | None = None
+    ) -> evidence_pb2.GetEvidenceResponse:
+        """Return the evidence that was taken last; `ranks` are those to return whole."""
+        return self._transport.run(evidence.get_evidence(job_id, ranks), timeout_s)
 
     # --- Nodes ------------------------------------------------------------------------------------
 

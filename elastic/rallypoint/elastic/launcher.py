@@ -106,6 +106,8 @@ class LaunchConfig:
     or "auto": what the workers import. Only for functions with the start method "spawn"."""
     preload_call: str | Sequence[str] = ()
     """Functions that this process then calls, each as "pkg.mod:function"."""
+    evidence: str = "full"
+    """How workers show what they do: "off", "signals" or "full"."""
 
     def __post_init__(self) -> None:
         """Fill in what depends on other fields and on the environment.
@@ -267,7 +269,7 @@ def _options(config: LaunchConfig) -> dict[str, Any]:
     options = dict(config.rdzv_configs)
     if options.get("timeout") == RDZV_TIMEOUT_S:
         del options["timeout"]
-    for name in ("preload", "preload_call"):
+    for name in ("preload", "preload_call", "evidence"):
         if value := getattr(config, name):
             options[name] = value
     return options

@@ -26,9 +26,9 @@ from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.node_workers import Workers
 from rallypoint.agent.settings import AgentCallbacks, Settings
 from rallypoint.agent.torchelastic.last_round import LastRound
-from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import EXIT_SOFTWARE
 from rallypoint.base.log import get_logger
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.embedded.built_in import reaching_coordinator
 from rallypoint.embedded.ended import Ended, EndKind, find_kind
 from rallypoint.embedded.python_log import use_python_log

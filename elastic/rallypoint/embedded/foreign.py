@@ -21,6 +21,7 @@ from rallypoint.agent.launch.plan import LaunchPlan
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.embedded.ended import Ended
 from rallypoint.embedded.node import EmbeddedNode
+from rallypoint.v1 import evidence_pb2
 
 _WITHDRAWN = "the round was stopped before it started here"
 
@@ -275,6 +276,10 @@ class ForeignWorkers:
         token, self._sweep_token = self._sweep_token, 0
         if token:
             self._node.agent.post(inputs.Swept(token))
+
+    async def evidence(self, limit_s: float) -> Sequence[evidence_pb2.RankEvidence]:
+        """Nothing is known but their processes."""
+        return ()
 
     def arm_fence(self, at_ms: int) -> None:
         """Another launcher has no fence: `Settings.fence_ms` has to be 0."""

@@ -34,6 +34,8 @@ class _CapabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Capability
     """Not valid."""
     CAPABILITY_NOTICES: _Capability.ValueType  # 1
     """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+    CAPABILITY_EVIDENCE: _Capability.ValueType  # 2
+    """The agent collects evidence. The coordinator asks no agent without it."""
 
 class Capability(_Capability, metaclass=_CapabilityEnumTypeWrapper):
     """What an agent or a coordinator can do beyond its protocol version. What only one of them can do is not
@@ -44,6 +46,8 @@ CAPABILITY_UNSPECIFIED: Capability.ValueType  # 0
 """Not valid."""
 CAPABILITY_NOTICES: Capability.ValueType  # 1
 """The agent passes Notices on to its workers. The coordinator sends none to an agent without it."""
+CAPABILITY_EVIDENCE: Capability.ValueType  # 2
+"""The agent collects evidence. The coordinator asks no agent without it."""
 Global___Capability: _TypeAlias = Capability  # noqa: Y015
 
 class _Milestone:
@@ -255,6 +259,7 @@ class SessionResponse(_message.Message):
     DESIRED_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
+    COLLECT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session that the message is for."""
     connection: _builtins.int
@@ -282,6 +287,10 @@ class SessionResponse(_message.Message):
     def notices(self) -> Global___Notices:
         """Announces events to the workers, which keep running."""
 
+    @_builtins.property
+    def collect(self) -> Global___CollectEvidence:
+        """Asks for evidence of the workers, which keep running."""
+
     def __init__(
         self,
         *,
@@ -293,12 +302,13 @@ class SessionResponse(_message.Message):
         desired: Global___DesiredState | None = ...,
         acknowledgement: Global___Acknowledgement | None = ...,
         notices: Global___Notices | None = ...,
+        collect: Global___CollectEvidence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "desired", b"desired", "message", b"message", "notices", b"notices", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "collect", b"collect", "desired", b"desired", "message", b"message", "notices", b"notices", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notices", b"notices", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "acknowledgement", b"acknowledgement", "collect", b"collect", "connection", b"connection", "desired", b"desired", "epoch", b"epoch", "message", b"message", "notices", b"notices", "session_id", b"session_id", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notices"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "desired", "acknowledgement", "notices", "collect"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1194,6 +1204,40 @@ class Notices(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Notices: _TypeAlias = Notices  # noqa: Y015
+
+@_typing.final
+class CollectEvidence(_message.Message):
+    """Asks what the workers of a round do. The agent answers by ReportEvidence, not on the session. It replaces
+    an earlier request.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVIDENCE_ID_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    evidence_id: _builtins.str
+    """Id of the request, 32 hexadecimal digits, for the answer."""
+    round: _builtins.int
+    """Number of the round. An agent that does not hold it reports no workers."""
+    @_builtins.property
+    def limit(self) -> _duration_pb2.Duration:
+        """How long the agent may collect."""
+
+    def __init__(
+        self,
+        *,
+        evidence_id: _builtins.str = ...,
+        round: _builtins.int = ...,
+        limit: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence_id", b"evidence_id", "limit", b"limit", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectEvidence: _TypeAlias = CollectEvidence  # noqa: Y015
 
 @_typing.final
 class DesiredState(_message.Message):

@@ -22,26 +22,31 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from rallypoint.v1 import limits_pb2 as rallypoint_dot_v1_dot_limits__pb2
 from rallypoint.v1 import node_pb2 as rallypoint_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brallypoint/v1/verdict.proto\x12\rrallypoint.v1\x1a\x18rallypoint/v1/node.proto\"E\n\tRankRange\x12\x12\n\x05\x66irst\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04last\x18\x02 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_firstB\x07\n\x05_last\"\xbe\x01\n\x0c\x46\x61ilureGroup\x12\'\n\x05ranks\x18\x01 \x03(\x0b\x32\x18.rallypoint.v1.RankRange\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\texit_text\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0e\n\x06victim\x18\x05 \x01(\x08\x12\x16\n\texit_code\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"\xbf\x01\n\x0c\x46\x61iledWorker\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x11\n\x04rank\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nlocal_rank\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x0b\n\x03pid\x18\x04 \x01(\x05\x12\'\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x19.rallypoint.v1.WorkerExit\x12\x11\n\thost_name\x18\x06 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x07 \x01(\tB\x07\n\x05_rankB\r\n\x0b_local_rank\"\xef\x02\n\x07Verdict\x12*\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1b.rallypoint.v1.VerdictCause\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tnode_name\x18\x03 \x01(\t\x12,\n\x07\x63ulprit\x18\x04 \x01(\x0b\x32\x1b.rallypoint.v1.FailedWorker\x12/\n\ncollateral\x18\x05 \x03(\x0b\x32\x1b.rallypoint.v1.FailedWorker\x12\x18\n\x10\x63ollateral_count\x18\x06 \x01(\r\x12\x36\n\x0b\x63onsequence\x18\x07 \x01(\x0e\x32!.rallypoint.v1.VerdictConsequence\x12\x0c\n\x04text\x18\x08 \x01(\t\x12\x18\n\x10\x63onsequence_text\x18\t \x01(\t\x12+\n\x06groups\x18\n \x03(\x0b\x32\x1b.rallypoint.v1.FailureGroup\x12\x10\n\x08\x65vidence\x18\x0b \x01(\t*\xc2\x02\n\x0cVerdictCause\x12\x1d\n\x19VERDICT_CAUSE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bVERDICT_CAUSE_WORKER_FAILED\x10\x01\x12\x1b\n\x17VERDICT_CAUSE_NODE_LOST\x10\x02\x12\x1e\n\x1aVERDICT_CAUSE_START_FAILED\x10\x03\x12\x1f\n\x1bVERDICT_CAUSE_TOO_FEW_NODES\x10\x04\x12\x1d\n\x19VERDICT_CAUSE_NO_PROGRESS\x10\x05\x12\x1a\n\x16VERDICT_CAUSE_INTERNAL\x10\x06\x12\x1b\n\x17VERDICT_CAUSE_NODE_LEFT\x10\x07\x12\x1f\n\x1bVERDICT_CAUSE_START_OVERDUE\x10\x08\x12\x1b\n\x17VERDICT_CAUSE_CANCELLED\x10\t*\xf8\x02\n\x12VerdictConsequence\x12#\n\x1fVERDICT_CONSEQUENCE_UNSPECIFIED\x10\x00\x12!\n\x1dVERDICT_CONSEQUENCE_RESTARTED\x10\x01\x12 \n\x1cVERDICT_CONSEQUENCE_REFORMED\x10\x02\x12$\n VERDICT_CONSEQUENCE_BUDGET_SPENT\x10\x03\x12\"\n\x1eVERDICT_CONSEQUENCE_CRASH_LOOP\x10\x04\x12\x1d\n\x19VERDICT_CONSEQUENCE_ENDED\x10\x05\x12%\n!VERDICT_CONSEQUENCE_NOT_RETRYABLE\x10\x06\x12\"\n\x1eVERDICT_CONSEQUENCE_NO_REQUEUE\x10\x07\x12!\n\x1dVERDICT_CONSEQUENCE_ABANDONED\x10\x08\x12!\n\x1dVERDICT_CONSEQUENCE_UNDECIDED\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brallypoint/v1/verdict.proto\x12\rrallypoint.v1\x1a\x1arallypoint/v1/limits.proto\x1a\x18rallypoint/v1/node.proto\"[\n\tRankRange\x12\x1d\n\x05\x66irst\x18\x01 \x01(\rB\t\x92\xce\x18\x05\x18\xff\xff\xff\x1fH\x00\x88\x01\x01\x12\x1c\n\x04last\x18\x02 \x01(\rB\t\x92\xce\x18\x05\x18\xff\xff\xff\x1fH\x01\x88\x01\x01\x42\x08\n\x06_firstB\x07\n\x05_last\"\xbe\x01\n\x0c\x46\x61ilureGroup\x12\'\n\x05ranks\x18\x01 \x03(\x0b\x32\x18.rallypoint.v1.RankRange\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\texit_text\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0e\n\x06victim\x18\x05 \x01(\x08\x12\x16\n\texit_code\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x07 \x01(\rH\x01\x88\x01\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signal\"\xbf\x01\n\x0c\x46\x61iledWorker\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x11\n\x04rank\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nlocal_rank\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x0b\n\x03pid\x18\x04 \x01(\x05\x12\'\n\x04\x65xit\x18\x05 \x01(\x0b\x32\x19.rallypoint.v1.WorkerExit\x12\x11\n\thost_name\x18\x06 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x07 \x01(\tB\x07\n\x05_rankB\r\n\x0b_local_rank\"\xef\x02\n\x07Verdict\x12*\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1b.rallypoint.v1.VerdictCause\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tnode_name\x18\x03 \x01(\t\x12,\n\x07\x63ulprit\x18\x04 \x01(\x0b\x32\x1b.rallypoint.v1.FailedWorker\x12/\n\ncollateral\x18\x05 \x03(\x0b\x32\x1b.rallypoint.v1.FailedWorker\x12\x18\n\x10\x63ollateral_count\x18\x06 \x01(\r\x12\x36\n\x0b\x63onsequence\x18\x07 \x01(\x0e\x32!.rallypoint.v1.VerdictConsequence\x12\x0c\n\x04text\x18\x08 \x01(\t\x12\x18\n\x10\x63onsequence_text\x18\t \x01(\t\x12+\n\x06groups\x18\n \x03(\x0b\x32\x1b.rallypoint.v1.FailureGroup\x12\x10\n\x08\x65vidence\x18\x0b \x01(\t*\xc2\x02\n\x0cVerdictCause\x12\x1d\n\x19VERDICT_CAUSE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bVERDICT_CAUSE_WORKER_FAILED\x10\x01\x12\x1b\n\x17VERDICT_CAUSE_NODE_LOST\x10\x02\x12\x1e\n\x1aVERDICT_CAUSE_START_FAILED\x10\x03\x12\x1f\n\x1bVERDICT_CAUSE_TOO_FEW_NODES\x10\x04\x12\x1d\n\x19VERDICT_CAUSE_NO_PROGRESS\x10\x05\x12\x1a\n\x16VERDICT_CAUSE_INTERNAL\x10\x06\x12\x1b\n\x17VERDICT_CAUSE_NODE_LEFT\x10\x07\x12\x1f\n\x1bVERDICT_CAUSE_START_OVERDUE\x10\x08\x12\x1b\n\x17VERDICT_CAUSE_CANCELLED\x10\t*\xf8\x02\n\x12VerdictConsequence\x12#\n\x1fVERDICT_CONSEQUENCE_UNSPECIFIED\x10\x00\x12!\n\x1dVERDICT_CONSEQUENCE_RESTARTED\x10\x01\x12 \n\x1cVERDICT_CONSEQUENCE_REFORMED\x10\x02\x12$\n VERDICT_CONSEQUENCE_BUDGET_SPENT\x10\x03\x12\"\n\x1eVERDICT_CONSEQUENCE_CRASH_LOOP\x10\x04\x12\x1d\n\x19VERDICT_CONSEQUENCE_ENDED\x10\x05\x12%\n!VERDICT_CONSEQUENCE_NOT_RETRYABLE\x10\x06\x12\"\n\x1eVERDICT_CONSEQUENCE_NO_REQUEUE\x10\x07\x12!\n\x1dVERDICT_CONSEQUENCE_ABANDONED\x10\x08\x12!\n\x1dVERDICT_CONSEQUENCE_UNDECIDED\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rallypoint.v1.verdict_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICTCAUSE']._serialized_start=901
-  _globals['_VERDICTCAUSE']._serialized_end=1223
-  _globals['_VERDICTCONSEQUENCE']._serialized_start=1226
-  _globals['_VERDICTCONSEQUENCE']._serialized_end=1602
-  _globals['_RANKRANGE']._serialized_start=72
-  _globals['_RANKRANGE']._serialized_end=141
-  _globals['_FAILUREGROUP']._serialized_start=144
-  _globals['_FAILUREGROUP']._serialized_end=334
-  _globals['_FAILEDWORKER']._serialized_start=337
-  _globals['_FAILEDWORKER']._serialized_end=528
-  _globals['_VERDICT']._serialized_start=531
-  _globals['_VERDICT']._serialized_end=898
+  _globals['_RANKRANGE'].fields_by_name['first']._loaded_options = None
+  _globals['_RANKRANGE'].fields_by_name['first']._serialized_options = b'\222\316\030\005\030\377\377\377\037'
+  _globals['_RANKRANGE'].fields_by_name['last']._loaded_options = None
+  _globals['_RANKRANGE'].fields_by_name['last']._serialized_options = b'\222\316\030\005\030\377\377\377\037'
+  _globals['_VERDICTCAUSE']._serialized_start=951
+  _globals['_VERDICTCAUSE']._serialized_end=1273
+  _globals['_VERDICTCONSEQUENCE']._serialized_start=1276
+  _globals['_VERDICTCONSEQUENCE']._serialized_end=1652
+  _globals['_RANKRANGE']._serialized_start=100
+  _globals['_RANKRANGE']._serialized_end=191
+  _globals['_FAILUREGROUP']._serialized_start=194
+  _globals['_FAILUREGROUP']._serialized_end=384
+  _globals['_FAILEDWORKER']._serialized_start=387
+  _globals['_FAILEDWORKER']._serialized_end=578
+  _globals['_VERDICT']._serialized_start=581
+  _globals['_VERDICT']._serialized_end=948
 # @@protoc_insertion_point(module_scope)

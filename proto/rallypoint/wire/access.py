@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +27,25 @@ TOKEN_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
 
 TOKEN_CHARS_MIN = 16
 """Of a token that a coordinator is given as a variable. A shorter one could be guessed."""
+
+
+class Role(Enum):
+    """What a caller may do; the order is that of the contract."""
+
+    AGENT = "agent"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    WORKER = "worker"
+    RELAY = "relay"
+
+
+GRANTED_ROLES = tuple(role for role in Role if role is not Role.WORKER)
+"""Roles that an auth file grants; a caller without limits has them all. The role of a worker
+belongs to a round, so only the round's token gives it."""
+GRANTED_ROLE_NAMES = " or ".join(
+    (", ".join(role.value for role in GRANTED_ROLES[:-1]), GRANTED_ROLES[-1].value)
+)
+"""The same for people: "agent, operator, viewer or relay"."""
 
 
 class AccessFailed(ValueError):

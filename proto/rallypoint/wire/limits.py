@@ -18,6 +18,7 @@ from rallypoint.v1 import (
     barrier_service_pb2,
     coordinator_service_pb2,
     event_service_pb2,
+    evidence_service_pb2,
     job_service_pb2,
     key_value_service_pb2,
     limits_pb2,
@@ -40,6 +41,7 @@ SERVICES = tuple(
         barrier_service_pb2,
         coordinator_service_pb2,
         event_service_pb2,
+        evidence_service_pb2,
         job_service_pb2,
         key_value_service_pb2,
         node_service_pb2,
@@ -54,7 +56,10 @@ LEAST_REQUEST_BYTES = 64 * 1024
 newer clients."""
 WRITES_BYTES_MAX = 1_048_576
 """Most bytes of the values of one WriteKeysRequest, the expected ones among them."""
+EVIDENCE_BYTES_MAX = 1_048_576
+"""Most bytes of the workers of one ReportEvidenceRequest."""
 _WHOLE_BYTES_MAX = {
+    "rallypoint.v1.ReportEvidenceRequest": EVIDENCE_BYTES_MAX + 4_096,
     # Its values have a limit together; the rest is 256 keys, with their tags and lengths.
     "rallypoint.v1.WriteKeysRequest": WRITES_BYTES_MAX + 256 * 1024,
 }

@@ -6,7 +6,8 @@ second time:
 * A field of the struct has the name of one of the message; or it is `x_ms`, and the message has the
   Duration `x`. Where names differ, the mapper has both.
 * Each member of an enum has its name in the message's enum, after a prefix. A number that has no
-  member reads as UNKNOWN; without such a member, only known numbers may come.
+  member reads as UNKNOWN, or else as UNSPECIFIED; without such a member, only known numbers may
+  come.
 * What may be None has presence, and is absent when it is None.
 * What is absent reads as the default. A default of zero is absent, where the field has presence.
 
@@ -223,7 +224,7 @@ def _map_value(
     elif isinstance(hint, type) and issubclass(hint, Enum) and field.enum_type is not None:
         numbers = numbers_of(hint, field.enum_type)
         members = {number: member for member, number in numbers.items()}
-        unknown = hint.__members__.get("UNKNOWN")
+        unknown = hint.__members__.get("UNKNOWN") or hint.__members__.get("UNSPECIFIED")
         if unknown is None:
             return numbers.__getitem__, members.__getitem__
         return numbers.__getitem__, lambda number: members.get(number, unknown)

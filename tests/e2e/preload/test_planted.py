@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.evidence import hook as hooks
 from rallypoint.agent.in_worker import PRELOAD
-from rallypoint.agent.preload import command
 from rallypoint.agent.preload.forkserver import Hangup
 from support.oddities import imports, processes, programs
 from support.oddities.case import Case, find_fault
@@ -65,7 +65,7 @@ def test_planted_fault_is_found(
     file = hook / (f"rallypoint_{part}.py" if part else "sitecustomize.py")
     source = file.read_text()
     assert text in source
-    monkeypatch.setattr(command, "PRELOAD", str(hook))
+    monkeypatch.setattr(hooks, "PRELOAD", str(hook))
 
     assert not has_fault(CASES[name], tmp_path / "sound")
     file.write_text(source.replace(text, replaced))

@@ -13,12 +13,15 @@ from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import (
     coordinator_service_pb2,
+    evidence_pb2,
+    evidence_service_pb2,
     job_pb2,
     job_service_pb2,
     node_pb2,
     node_service_pb2,
     round_pb2,
     scope_pb2,
+    verdict_pb2,
     worker_service_pb2,
 )
 from rallypoint.v1 import event_service_pb2 as events_pb2
@@ -298,6 +301,15 @@ def requests(node_name: str) -> dict[str, Message]:
             kinds=[events_pb2.EVENT_KIND_ROUND_SEALED],
             after_sequence=EPOCH_MS * 1_000 + 1,
         ),
+        "TakeEvidence": evidence_service_pb2.TakeEvidenceRequest(job_id=JOB, ranks=[0, 1]),
+        "GetEvidence": evidence_service_pb2.GetEvidenceRequest(job_id=JOB, ranks=[0, 1]),
+        "ReportEvidence": evidence_service_pb2.ReportEvidenceRequest(
+            job_id=JOB,
+            session_id=session_id(1),
+            evidence_id="0e1d" * 8,
+            workers=[rank_evidence()],
+            has_more=True,
+        ),
         "ReportProgress": worker_service_pb2.ReportProgressRequest(
             job_id=JOB,
             step=12,
@@ -305,6 +317,35 @@ def requests(node_name: str) -> dict[str, Message]:
         ),
         **key_requests(),
     }
+
+
+def rank_evidence() -> evidence_pb2.RankEvidence:
+    """Return what a worker does, with every field set."""
+    frame = evidence_pb2.Frame(function="step", file="train.py", line=7)
+    members = [verdict_pb2.RankRange(first=0, last=1)]
+    latest = evidence_pb2.Collective(
+        number=3, operation="gloo:all_reduce", sizes="[[10]]", dtypes="Float"
+    )
+    return evidence_pb2.RankEvidence(
+        rank=1,
+        pid=4711,
+        state=evidence_pb2.PROCESS_STATE_SLEEPING,
+        waits_in="futex_wait_queue",
+        cpu_time=SECOND,
+        threads=[evidence_pb2.ThreadStack(is_main=True, frames=[frame])],
+        groups=[
+            evidence_pb2.GroupProgress(
+                name="0",
+                description="default_pg",
+                members=members,
+                entered=3,
+                completed=2,
+                latest=[latest],
+            )
+        ],
+        stderr_tail="loss 0.1",
+        gaps=["no stacks of other threads"],
+    )
 
 
 def key_requests() -> dict[str, Message]:

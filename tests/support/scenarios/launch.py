@@ -66,10 +66,13 @@ def single_node(ran: Ran) -> None:
     assert ran.values(*ROLE) == ["default 0 2", "default 1 2"]
     assert added(ran) == NAMES | {"OMP_NUM_THREADS"} | ours(ran)
     assert {value for told in ran.told for value in (told.env["OMP_NUM_THREADS"],)} == {"1"}
+    armed = ran.expected(
+        torchrun=[], node_agent=[61], why="a worker writes its stacks there when its agent asks"
+    )
     for told in ran.told:
         assert told.command == [sys.executable, "-u", "tell.py", "one", "two words"]
         assert told.session == told.pid
-        assert told.files == [0, 1, 2]
+        assert told.files == [0, 1, 2, *armed]
         assert told.cwd == str(ran.folder)
         assert told.env["TORCHELASTIC_RESTART_COUNT"] == "0"
         assert told.env["TORCHELASTIC_MAX_RESTARTS"] == "0"

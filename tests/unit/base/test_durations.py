@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.base.durations import describe_in_sentence, describe_ms
+from rallypoint.base.values import describe_in_sentence, describe_ms
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,22 @@ import pytest
 
 from rallypoint.client import AsyncClient, Client, Scope, errors, sync_transport
 from rallypoint.client.attempts import Method
-from rallypoint.client.calls import barriers, coordinator, events, jobs, keys, operations, workers
+from rallypoint.client.calls import (
+    barriers,
+    coordinator,
+    events,
+    evidence,
+    jobs,
+    keys,
+    operations,
+    workers,
+)
 from rallypoint.v1 import barrier_service_pb2 as barrier_pb2
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
 from rallypoint.v1 import error_details_pb2 as details_pb2
 from rallypoint.v1 import event_service_pb2 as events_pb2
+from rallypoint.v1 import evidence_pb2 as values_pb2
+from rallypoint.v1 import evidence_service_pb2 as evidence_pb2
 from rallypoint.v1 import job_pb2, node_pb2, scope_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import key_value_service_pb2 as keys_pb2
@@ -30,6 +41,7 @@ FORMS = pytest.mark.parametrize("form", ["sync", "aio"])
 HEADER = keys_pb2.KeyValueHeader(epoch=7, revision=4)
 NODE = node_pb2.Node(name="n")
 RANK = barrier_pb2.Participant(rank=0)
+TAKEN = evidence_pb2.TakeEvidenceResponse(evidence=values_pb2.Evidence(round=3))
 RESIZED = jobs_pb2.JobUpdate(max_nodes=3)
 DRAIN = {"drain_timeout_s": 60.0}
 WHY = {"reason": "repaired"}
@@ -66,6 +78,8 @@ ALL_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any]] = [
     ("cordon_node", ("j", "n"), {}, "CordonNode", nodes_pb2.CordonNodeResponse(connected=True)),
     ("uncordon_node", ("j", "n"), WHY, "UncordonNode", nodes_pb2.UncordonNodeResponse()),
     ("report_progress", ("j", 7), {}, "ReportProgress", worker_pb2.ReportProgressResponse(step=9)),
+    ("take_evidence", ("j",), {"ranks": [1]}, "TakeEvidence", TAKEN),
+    ("get_evidence", ("j",), {}, "GetEvidence", evidence_pb2.GetEvidenceResponse()),
     ("arrive", ("j", "b", RANK), {"timeout_s": 9}, "Arrive", barrier_pb2.ArriveResponse()),
     ("get_keys", ("j", ["k"]), {}, "GetKeys", keys_pb2.GetKeysResponse(header=HEADER)),
     (
@@ -138,12 +152,13 @@ def test_every_method_is_that_of_the_contract() -> None:
     }
     methods = [
         value
-        for module in (barriers, coordinator, events, jobs, keys, operations, workers)
+        for module in (barriers, coordinator, events, evidence, jobs, keys, operations, workers)
         for value in vars(module).values()
         if isinstance(value, Method)
     ]
     ours = {one.path: (one.request.DESCRIPTOR, one.response.DESCRIPTOR) for one in methods}
     known.pop("/rallypoint.v1.AgentService/Session")
+    known.pop("/rallypoint.v1.EvidenceService/ReportEvidence")  # of agents, too
     known.pop("/rallypoint.v1.AgentService/Relay")
 
     assert known == ours

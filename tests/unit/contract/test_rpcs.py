@@ -76,6 +76,11 @@ RPCS = {
     "CoordinatorService/GetCoordinator": READ,
     "EventService/ListEvents": READ,
     "EventService/WatchEvents": STREAM,
+    "EvidenceService/GetEvidence": Rpc(repeated="one entry for each rank of the request"),
+    "EvidenceService/ReportEvidence": Rpc(repeats="a rank counts once"),
+    "EvidenceService/TakeEvidence": Rpc(
+        repeats="workers keep running", repeated="one entry for each rank of the request"
+    ),
     "JobService/CancelJob": CHANGE,
     "JobService/CreateJob": CHANGE,
     "JobService/DeleteJob": CHANGE,

@@ -16,8 +16,14 @@ import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it; once here, not again in every child
 
-from rallypoint.agent.helper.descendants import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
-from rallypoint.agent.helper.frames import FORKSERVER_FDS
+from rallypoint.agent.helper.descendants import (
+    PR_SET_NAME,
+    PR_SET_PDEATHSIG,
+    PR_SET_PTRACER,
+    PR_SET_PTRACER_ANY,
+    prctl,
+)
+from rallypoint.agent.helper.frames import ARMED_ENV, FORKSERVER_FDS
 
 TYPE_CHECKING = False  # mypy knows the name; importing typing would cost 1 MB
 if TYPE_CHECKING:
@@ -67,6 +73,8 @@ def become_worker(
         if file_limits is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, file_limits)
         _bind(message["cpus"])
+        if ARMED_ENV in message["env"]:
+            _permit_tracing()
         if is_forked:
             prctl(PR_SET_NAME, _FORKED_NAME)
             _set_environment(message["env"])
@@ -117,6 +125,14 @@ def _set_environment(environment: dict[str, str]) -> None:
     os.environb.clear()
     for name, value in environment.items():
         os.environb[_to_bytes(name)] = _to_bytes(value)
+
+
+def _permit_tracing() -> None:
+    """Let processes of the same user trace this one; an exec keeps that."""
+    try:
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
+    except OSError:  # no Yama: they may anyway
+        pass
 
 
 def _to_bytes(text: str) -> bytes:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = (1 << 64) - 1
 PR_GET_CHILD_SUBREAPER = 37
 
 # The longest chain of parents that is followed; real ones have a dozen links.

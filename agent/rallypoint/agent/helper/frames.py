@@ -30,6 +30,9 @@ LAST_SWEEP_MS = 10_000
 # program expects to be free, and below any limit that an interpreter could start with.
 FORKSERVER_FDS = (63, 62)
 
+# Names the prefix of the files by which a worker shows what it does; see in_worker/preload/.
+ARMED_ENV = "RALLYPOINT_ARMED"
+
 # Signals that the helper ignores. INT and HUP come from a terminal, TERM from a scheduler, but the
 # helper ends with the agent only, and the socket reports that.
 IGNORED_SIGNALS = (

@@ -16,12 +16,14 @@ from multiprocessing.context import Process
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rallypoint.agent.in_worker import function
+from rallypoint.agent.in_worker.preload import rallypoint_armed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rallypoint.agent.in_worker.function import Call
 
+ARMED = "RALLYPOINT_ARMED"
 _replaced: list[Any] = []
 """Streams of the process that was copied. Nothing may flush what they hold a second time."""
 
@@ -78,6 +80,9 @@ def _run(get_call: Callable[[], Call], result: str, local_rank: str) -> NoReturn
         gc.freeze()  # garbage of the copied process may own threads that do not exist here
         gc.enable()
         atexit._clear()  # what the copied process does at its end is not for its copies
+        prefix = os.environ.pop(ARMED, "")
+        if prefix:
+            rallypoint_armed.arm(prefix)
         worker: Any = _Worker(get_call, result, local_rank)
         exit_code = worker._bootstrap()
         function.end(exit_code, is_interrupted=worker.is_interrupted)

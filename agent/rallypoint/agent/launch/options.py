@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from msgspec import Struct
 
+from rallypoint.agent.evidence.mode import Arming, parse_arming
 from rallypoint.agent.launch.notes import Note
 from rallypoint.agent.preload.names import AUTO, parse_calls, parse_modules
 from rallypoint.base.exit_codes import EXIT_NO_REQUEUE
@@ -289,6 +290,17 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             is_of_node=True,
         ),
     ] = ()
+    evidence: Annotated[
+        Arming,
+        Option(
+            help="how workers show what they do: off, signals (stacks at a fatal one) or full "
+            "(also stacks and collectives as they run)",
+            parse=parse_arming,
+            unit="MODE",
+            default_text="full",
+            is_of_node=True,
+        ),
+    ] = Arming.FULL
 
     @property
     def coordinator_timeout_ms(self) -> int:

@@ -8,6 +8,7 @@ import socket
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rallypoint.agent.helper.leftovers import AGENT_MARK_ENV, compute_mark
 from rallypoint.agent.hosting.keeper import Keeper
@@ -76,7 +77,8 @@ class LaunchPlan(Struct, frozen=True, kw_only=True):
             target: host:port of the coordinator, if it is built in and already listens.
             keeper: lets the coordinator listen, on a node that may host it.
         """
-        meeting, options, launch = self.meeting, self.options, self.launch
+        meeting, options = self.meeting, self.options
+        launch = replace(self.launch, arming=options.evidence)
         incarnation, host = os.urandom(16).hex(), socket.gethostname()
         python = find_python(self.environment)
         return Settings(

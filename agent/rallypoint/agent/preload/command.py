@@ -10,14 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
+from rallypoint.agent.evidence.hook import with_hook
 from rallypoint.agent.helper.events import SpawnRequest
 from rallypoint.agent.helper.frames import FORKSERVER_FDS
-from rallypoint.agent.in_worker import PRELOAD
 from rallypoint.agent.in_worker.preload.rallypoint_checks import is_of_round
 
 FDS_ENV = "RALLYPOINT_PRELOAD_FDS"
 RECORD_ENV = "RALLYPOINT_PRELOAD_RECORD"
-PYTHONPATH_ENV = "RALLYPOINT_PRELOAD_PYTHONPATH"
 OWN_PREFIX = "RALLYPOINT_"
 
 _OF_WORKER = "CUDA_VISIBLE_DEVICES"
@@ -66,14 +65,6 @@ def forkserver_environment(
         if not is_of_round(name) or (name.startswith(OWN_PREFIX) and inherited.get(name) == value)
     }
     return with_hook(environment, FDS_ENV, ",".join(map(str, FORKSERVER_FDS)))
-
-
-def with_hook(environment: Mapping[str, str], name: str, value: str) -> dict[str, str]:
-    """Return an environment in which an interpreter runs our hook, with one variable for it."""
-    before = environment.get("PYTHONPATH")
-    kept = {} if before is None else {PYTHONPATH_ENV: before}
-    path = os.pathsep.join(filter(None, (PRELOAD, before)))
-    return {**environment, **kept, "PYTHONPATH": path, name: value}
 
 
 def find_difference(server: SpawnRequest, worker: SpawnRequest, shape: Shape) -> str:

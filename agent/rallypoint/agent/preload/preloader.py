@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct, field
 
+from rallypoint.agent.evidence.hook import armed, with_hook
 from rallypoint.agent.helper.events import Exited, HostEvent, Spawned, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.host import WorkerHost, WorkerHostError
 from rallypoint.agent.preload.command import (
@@ -27,7 +28,6 @@ from rallypoint.agent.preload.command import (
     forked_by,
     forkserver_environment,
     importable,
-    with_hook,
 )
 from rallypoint.agent.preload.forkserver import Forkserver, Hangup
 from rallypoint.base import worker_variables
@@ -363,7 +363,7 @@ class Preloader(Struct, kw_only=True):
             if not is_wanted:
                 return False
             log.warning("worker_not_forked", why=event.message, then="it imports by itself")
-            self.host().spawn(request)
+            self.host().spawn(armed(request))
         except (OSError, WorkerHostError):  # the event tells it
             return False
         finally:

@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.evidence.mode import Arming
+from rallypoint.agent.helper.frames import ARMED_ENV
 from rallypoint.agent.in_worker import FUNCTION, RUN_PATH
 from rallypoint.agent.torchelastic.variables import SERVER_ENV
 from rallypoint.base import worker_variables
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _FLAGS_END = 2
 """The interpreter and -u."""
+_ISOLATING = frozenset("EIS")
+"""Flags of an interpreter that does not run our hook."""
 _FUNCTION_ARGUMENTS = 3
 """Payload, result and local rank."""
 _ACCESS = frozenset((*TLS_VARIABLES, *TOKEN_VARIABLES))
@@ -70,6 +74,17 @@ class Launch(Struct, frozen=True):
     cpus: tuple[tuple[int, ...], ...] = ()
     """CPUs of the worker with each local rank; empty: workers are not bound."""
 
+    arming: Arming = Arming.OFF
+    """How the workers are armed."""
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether code of ours runs in the workers before the program."""
+        flags = () if self.function is None else self.function.flags
+        short = [flag for flag in flags if flag[:1] == "-" and flag[1:2] not in ("-", "X", "W")]
+        is_isolated = any(_ISOLATING & set(flag) for flag in short)
+        return self.arming is Arming.FULL and not self.no_python and not is_isolated
+
     def cpus_of(self, local_rank: int) -> tuple[int, ...]:
         """Return the CPUs that this worker is bound to; none: it is not bound."""
         return self.cpus[local_rank] if self.cpus else ()
@@ -107,6 +122,8 @@ class WorkerFiles(Struct, frozen=True):
     empty: none."""
     marks: str = ""
     """The FIFO for its milestones; empty: its agent hears of none."""
+    armed: str = ""
+    """Prefix of the files by which it shows what it does; empty: it is not asked to."""
 
 
 def worker_command(launch: Launch, *, python: str, round: int, local_rank: int) -> tuple[str, ...]:
@@ -170,6 +187,8 @@ def worker_environment(
     virtual_local_rank: bool = False,
     limits_threads: bool = True,
     master_addr: str = "",
+    arming: Arming = Arming.OFF,
+    is_hooked: bool = False,
     ours: Iterable[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -183,6 +202,8 @@ def worker_environment(
         virtual_local_rank: let it see only its GPU, as device 0.
         limits_threads: set OMP_NUM_THREADS if there are several workers, and it is not set.
         master_addr: replaces the address of the round's rank 0; empty: it stays.
+        arming: how the worker is armed.
+        is_hooked: code of ours in it enables what PYTHONFAULTHANDLER would, without that variable.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     environment = without_access(parent)
@@ -227,4 +248,9 @@ def worker_environment(
     environment.pop(worker_variables.MARK_PIPE, None)
     if files.marks:
         environment[worker_variables.MARK_PIPE] = files.marks
+    environment.pop(ARMED_ENV, None)
+    if files.armed:
+        environment[ARMED_ENV] = files.armed
+    if arming is not Arming.OFF and not is_hooked:
+        environment.setdefault("PYTHONFAULTHANDLER", "1")
     return environment

@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.held_round import ErrorRecord
 from rallypoint.agent.core.inputs import WorkerEnded, WorkerRecorded
+from rallypoint.agent.evidence.target import Target
 from rallypoint.agent.helper.events import Exited
 from rallypoint.agent.output.full_disk import describe_full_disk
 from rallypoint.agent.output.outputs import WorkerOutput
@@ -56,6 +58,10 @@ class Worker(Struct):
     uncaught_ns: int = 0
     """Monotonic time when that error was printed."""
     is_signalled: bool = False
+    pid: int = 0
+    """Its process; 0: it has not started yet."""
+    armed: str = ""
+    """Prefix of the files by which it shows what it does; empty: it was not asked to."""
 
     def look(self) -> None:
         """Note, before the first signal, whether the worker's own error is ending it.
@@ -80,6 +86,22 @@ class Worker(Struct):
             return None
         age_ms = (seen_ns - self.uncaught_ns) // 1_000_000
         return replace(self.uncaught, before_exit_ms=max(0, age_ms))
+
+
+def list_targets(order: RunOrder, workers: Mapping[int, Worker]) -> list[Target]:
+    """Return the workers of a round that have started, for a look at what they do, by rank."""
+    return [
+        Target(
+            worker_id=worker_id,
+            rank=order.assignment.first_rank + worker.local_rank,
+            world_size=order.header.world_size,
+            pid=worker.pid,
+            prefix=worker.armed,
+            output=worker.output,
+        )
+        for worker_id, worker in sorted(workers.items())
+        if worker.pid
+    ]
 
 
 class ExitReports(Struct, frozen=True):

@@ -92,6 +92,20 @@ class OwnFolder:
             return ""
         return str(folder / "server")
 
+    def armed_prefix(self, number: int, local_rank: int) -> str:
+        """Return the prefix of the files by which a worker shows what it does; "": there are none.
+
+        Raises:
+            OSError: there is no folder at all.
+        """
+        folder = self.path() / str(number) / str(local_rank)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a full disk must not keep the worker from starting
+            log.warning("worker_not_armed", folder=str(folder), why=str(error))
+            return ""
+        return str(folder / "w")
+
     def note_logs(self, logs: Path) -> None:
         """Note which temporary folder the logs have, for an agent that finds this one dead."""
         with suppress(OSError):  # a full disk must not keep workers from starting

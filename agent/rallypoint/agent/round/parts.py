@@ -54,6 +54,8 @@ class NodeParts(Struct, frozen=True):
     own: OwnFolder
     folders: Folders
     """Removes what a round leaves in both."""
+    evidence_files: FileThread
+    """Reads the files of armed workers."""
     notices: NoticeWriter
     marks: MarkPipe
     """Hears which milestones the workers reach."""

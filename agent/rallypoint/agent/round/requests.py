@@ -162,6 +162,7 @@ class WorkerRequests:
             notices=str(notice_file(own.path(), number)),
             server=own.socket_path(number, local_rank),
             marks=self._parts.marks.path(),
+            armed=own.armed_prefix(number, local_rank) if self._parts.launch.is_hooked else "",
         )
 
     def _environment_of(
@@ -177,6 +178,8 @@ class WorkerRequests:
             virtual_local_rank=launch.virtual_local_rank,
             limits_threads=launch.limits_threads,
             master_addr=launch.master_addr,
+            arming=launch.arming,
+            is_hooked=launch.is_hooked,
             ours=self._ours,
         )
 

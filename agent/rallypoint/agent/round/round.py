@@ -26,11 +26,14 @@ from functools import partial
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import RunOrder
+from rallypoint.agent.evidence.hook import armed
+from rallypoint.agent.evidence.target import Target
 from rallypoint.agent.helper.events import Exited, Spawned, SpawnFailed, SpawnRequest
+from rallypoint.agent.helper.frames import ARMED_ENV
 from rallypoint.agent.helper.host import WorkerHostError
 from rallypoint.agent.node_workers import SWEEP_LIMIT_MS
 from rallypoint.agent.output.outputs import WorkerOutput
-from rallypoint.agent.round.exits import Worker
+from rallypoint.agent.round.exits import Worker, list_targets
 from rallypoint.agent.round.parts import NodeParts
 from rallypoint.agent.round.requests import (
     MACHINE_ERRORS,
@@ -208,12 +211,14 @@ class Round:
         if parts.preloader is not None:
             request = parts.preloader.choose(request)
         parts.helper.is_used = True  # the helper may have been replaced since the start
-        parts.helper.host.spawn(request)
+        parts.helper.host.spawn(armed(request))
         file = None
         if output.error_file:
             file = ErrorFile(output.error_file, output.stale_error, time.monotonic_ns())
             parts.errors.watch(request.worker_id, file)
-        self.workers[request.worker_id] = Worker(self.number, local_rank, output, file)
+        worker = Worker(self.number, local_rank, output, file)
+        worker.armed = request.env.get(ARMED_ENV, "")
+        self.workers[request.worker_id] = worker
 
     def _give_up(self, error: OSError) -> None:
         """Start no worker, because files cannot be made; tell whether the machine is to blame."""
@@ -311,6 +316,7 @@ class Round:
         match event:
             case Spawned(worker_id=worker_id, pid=pid):
                 local_rank = self.workers[worker_id].local_rank
+                self.workers[worker_id].pid = pid
                 try:
                     parts.exits.started(pid, local_rank)
                 finally:  # also with a bug in an observer, the core has to stop this worker
@@ -337,6 +343,10 @@ class Round:
         finally:
             self._reporting -= 1
             self._finish_sweep()
+
+    def targets(self) -> list[Target]:
+        """Return its live workers, for a look at what they do."""
+        return [] if self._order is None else list_targets(self._order, self.workers)
 
     def _forget(self, worker_id: int) -> Worker:
         if not self._sweep_token:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.evidence.collect import LIMIT_S, collect
 from rallypoint.agent.helper.events import (
     ORPHANS,
     Blocked,
@@ -42,6 +43,7 @@ from rallypoint.agent.torchelastic.error_watch import ErrorWatch, Found
 from rallypoint.agent.torchelastic.logs_plugin import LogsPlugin
 from rallypoint.base.file_thread import FileThread
 from rallypoint.base.log import get_logger
+from rallypoint.v1.evidence_pb2 import RankEvidence
 
 if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
     from rallypoint.agent.preload.command import Preload, Shape
@@ -113,12 +115,14 @@ class Supervisor:
             files=files,
             own=own,
             folders=Folders(outputs, files, own, own_files),
+            evidence_files=FileThread("evidence"),
             notices=NoticeWriter(own, own_files, tasks),
             marks=MarkPipe(own.path, post),
             errors=ErrorWatch(FileThread("error files"), tasks, self._on_error_found),
             exits=ExitReports(post, files, observers),
             preloader=self._preloader,
         )
+        self._collecting: asyncio.Task[list[RankEvidence]] | None = None
         self.round = Round(self._parts)
         """The round that the node holds, or held last."""
 
@@ -218,6 +222,29 @@ class Supervisor:
                 await self.round.ended()
         except TimeoutError:
             log.warning("workers_survived_stop", within_s=grace_s, then="SIGKILL")
+
+    async def evidence(self, limit_s: float = LIMIT_S) -> list[RankEvidence]:
+        """Return what each live worker of the held round does, by rank, within this time.
+
+        Callers that come meanwhile share one collection.
+        """
+        if self._collecting is None or self._collecting.done():
+            self._collecting = self.tasks.create_task(self._collect(limit_s))
+        return list(await asyncio.shield(self._collecting))
+
+    async def _collect(self, limit_s: float) -> list[RankEvidence]:
+        parts = self._parts
+
+        def signal_alone(signum: int, worker_ids: Collection[int]) -> None:
+            parts.helper.request(lambda host: host.signal(signum, worker_ids, alone=True))
+
+        return await collect(
+            self.round.targets(),
+            signal=signal_alone,
+            own_files=parts.evidence_files,
+            logs=parts.files,
+            limit_s=limit_s,
+        )
 
     def parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return what closes each part, in order.

@@ -32,6 +32,8 @@ from rallypoint.base.exit_codes import EXIT_USAGE
 from rallypoint.base.log import get_logger
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
+from rallypoint.v1 import evidence_service_pb2 as evidence_pb2
+from rallypoint.v1 import evidence_service_pb2_grpc as evidence_grpc
 from rallypoint.wire.access import PLAIN, Access, AccessFailed
 from rallypoint.wire.connecting import Unreachable
 from rallypoint.wire.coordinators import Coordinators
@@ -124,6 +126,8 @@ class Link:
             starter: prepares each attempt to connect; None: there is nothing to prepare.
         """
         self._connector = Connector(access, starter)
+        self._channel: grpc.aio.Channel | None = None
+        """Of the connection."""
         self._metadata: Metadata = ()
         """Of the latest session."""
         self._coordinators = Coordinators(targets.split(","))
@@ -160,6 +164,16 @@ class Link:
     def addresses(self) -> tuple[str, ...]:
         """Return what is known of the coordinator's host: the connection is to one of them."""
         return self._connector.addresses
+
+    async def report_evidence(self, report: evidence_pb2.ReportEvidenceRequest) -> None:
+        """Report what workers do to the coordinator of the session, on a separate call.
+
+        Raises:
+            grpc.aio.AioRpcError: it did not take the report.
+        """
+        if self._channel is not None:  # else the request has died with its connection
+            stub = evidence_grpc.EvidenceServiceStub(self._channel)
+            await stub.ReportEvidence(report, metadata=self._metadata)
 
     def wake(self) -> None:
         """Send the unsent reports."""
@@ -275,11 +289,12 @@ class Link:
     async def _attempt(self) -> None:
         async with await self._connector.open(self.target) as channel:
             await self._connector.connect(channel, self.target)
-            self._metadata = self._connector.metadata()
+            self._channel, self._metadata = channel, self._connector.metadata()
             call: _Call = agent_grpc.AgentServiceStub(channel).Session(metadata=self._metadata)
             try:
                 await self._converse(call)
             finally:
+                self._channel = None
                 call.cancel()
 
     async def _converse(self, call: _Call) -> None:

@@ -187,8 +187,12 @@ def _read(parameter: inspect.Parameter) -> Flag | Operand:
     )
     is_needed = default is inspect.Parameter.empty
     kinds = [one for one in get_args(kind) or (kind,) if one is not type(None)]
-    is_repeatable = list in (get_origin(kind), get_origin(kinds[0]))
-    parse = None if kind is bool else _choose_parser(str if is_repeatable else kinds[0], spec)
+    repeated = next((one for one in (kind, *kinds) if get_origin(one) is list), None)
+    is_repeatable, one = (
+        repeated is not None,
+        kinds[0] if repeated is None else get_args(repeated)[0],
+    )
+    parse = None if kind is bool else _choose_parser(one, spec)
     if not spec.names:
         return Operand(
             name=spec.metavar,

@@ -12,6 +12,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "events": ("print what has happened to jobs; -f follows", "reads.events"),
         "explain": ("say what a job waits for, and what to do", "reads.explain"),
         "verdict": ("say what failed in a run, where and why", "reads.verdict"),
+        "stacks": ("say what the workers of a job do at this moment", "reads.stacks"),
     },
     "Change jobs": {
         "cancel": ("end a job", "changes.jobs"),

@@ -15,7 +15,6 @@ from datetime import datetime, tzinfo
 from rallypoint.agent.torchelastic.error_files import find_uncaught
 from rallypoint.agent.torchelastic.last_round import LastRound
 from rallypoint.agent.torchelastic.root_cause import exit_number, is_stopped_after_error
-from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.printable import to_printable_lines
 from rallypoint.base.ranges import (
@@ -26,6 +25,7 @@ from rallypoint.base.ranges import (
     to_ranges,
 )
 from rallypoint.base.tracebacks import HEADER, find_last_chain, split_lines
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.cli.failed_workers import advise_interpreter, error_text, last_line
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2, node_pb2, verdict_pb2

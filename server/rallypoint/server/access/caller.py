@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from rallypoint.base.roles import Role
+from rallypoint.wire.access import Role
 
 
 class Proof(Enum):

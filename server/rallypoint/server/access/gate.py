@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import grpc
 
 from rallypoint.base.limits import JOB_ID_BYTES_MAX
-from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals
 from rallypoint.server.access.audit import Audit, Call
 from rallypoint.server.access.caller import Caller, Proof, WorkerRound
@@ -44,6 +43,7 @@ from rallypoint.server.contract.calls import Context, LimitExceeded
 from rallypoint.server.contract.errors import to_status
 from rallypoint.server.core.messages.inputs import Claim
 from rallypoint.server.core.messages.refusals import Limit
+from rallypoint.wire.access import Role
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY
 
 _SCHEME = "bearer"

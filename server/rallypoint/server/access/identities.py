@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals
 from rallypoint.server.access.caller import Caller, Proof, WorkerRound
 from rallypoint.server.contract.calls import Context
+from rallypoint.wire.access import Role
 from rallypoint.wire.credentials import TOKEN_KEY, WORKER_TOKEN_KEY, sent_twice
 
 KEY = "rallypoint-caller"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rallypoint.base.roles import Role
 from rallypoint.v1 import calls_pb2
+from rallypoint.wire.access import Role
 from rallypoint.wire.limits import SERVICES
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access.caller import Proof
 from rallypoint.server.access.gate import CURRENT
 from rallypoint.v1 import coordinator_service_pb2 as coordinator_pb2
+from rallypoint.wire.access import Role
 from rallypoint.wire.durations import to_timestamp
 from rallypoint.wire.mapping import Mapper, numbers_of
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import grpc
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access.caller import Caller
 from rallypoint.server.contract.calls import CallRefused
 from rallypoint.server.contract.refusals import status_of
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.access import Role
 from rallypoint.wire.errors import REASON_PREFIX
 from rallypoint.wire.job_secret import SLURM_PREFIX
 

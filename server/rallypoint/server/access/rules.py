@@ -16,9 +16,8 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from rallypoint.base.roles import GRANTED_ROLE_NAMES, GRANTED_ROLES, Role
 from rallypoint.server.access.caller import Caller, Proof
-from rallypoint.wire.access import TOKEN_CHARS_MIN
+from rallypoint.wire.access import GRANTED_ROLE_NAMES, GRANTED_ROLES, TOKEN_CHARS_MIN, Role
 
 ENTRIES_MAX = 1_024
 """Tokens and certificates of one file: one for each team of a large site."""

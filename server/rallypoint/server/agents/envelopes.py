@@ -62,6 +62,9 @@ class Envelopes:
         if outbox.notify is not None:
             messages.append(self._envelope(outbox, notices=notices_message(outbox.notify)))
             outbox.notify = None
+        if outbox.collect is not None:
+            messages.append(self._envelope(outbox, collect=outbox.collect))
+            outbox.collect = None
         return messages
 
     def answer(self, outbox: Outbox, waiting: job_pb2.Waiting | None) -> agent_pb2.SessionResponse:
@@ -160,6 +163,7 @@ class Envelopes:
         desired: agent_pb2.DesiredState | None = None,
         notices: agent_pb2.Notices | None = None,
         acknowledgement: agent_pb2.Acknowledgement | None = None,
+        collect: agent_pb2.CollectEvidence | None = None,
     ) -> agent_pb2.SessionResponse:
         return agent_pb2.SessionResponse(
             session_id=SessionId(outbox.session),
@@ -170,4 +174,5 @@ class Envelopes:
             desired=desired,
             notices=notices,
             acknowledgement=acknowledgement,
+            collect=collect,
         )

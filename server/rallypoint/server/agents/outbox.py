@@ -3,7 +3,7 @@
 An outbox has room for one message of each kind. The newest desired state replaces one that was not
 sent yet, and only the highest acknowledgement counts. So an agent that does not read costs one
 outbox, whatever happens meanwhile. A refusal ends the stream; otherwise the order is Welcome,
-desired state, notices, answer to a heartbeat.
+desired state, notices, request for evidence, answer to a heartbeat.
 
 Every message carries the acknowledgement of reports, at the latest the answer to the next
 heartbeat. A message for each acknowledgement would double the cost of a round. If the stream breaks
@@ -66,6 +66,7 @@ class Outbox(Struct):
     welcome: Welcome | None = None
     desired: Send | None = None
     notify: Notify | None = None
+    collect: agent_pb2.CollectEvidence | None = None
     acknowledged: int = 0
     """Highest report to acknowledge."""
     heartbeat: int = 0
@@ -146,6 +147,15 @@ class Outboxes(Listener):
         else:
             self._opened[key] = outbox
         return outbox
+
+    def collect(self, session: SessionId, request: agent_pb2.CollectEvidence) -> bool:
+        """Ask an agent for evidence; return whether it can be asked."""
+        outbox = self._by_session.get(session)
+        if outbox is None or agent_pb2.CAPABILITY_EVIDENCE not in outbox.terms.capabilities:
+            return False
+        outbox.collect = request
+        outbox.wake.set()
+        return True
 
     def hosts_of(self, input: Input) -> tuple[str, ...]:
         """Return the hosts of the agent that has sent an input; empty: none has, or it is gone."""

@@ -13,8 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
-from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.contract.calls import CallRefused, InvalidMessage, LimitExceeded
 from rallypoint.server.contract.mappers import LIMITS
 from rallypoint.server.contract.refusals import AGAIN_MS, status_of

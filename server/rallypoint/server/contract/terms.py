@@ -10,7 +10,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.wire.durations import to_duration
 
-CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES})
+CAPABILITIES = frozenset({agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_EVIDENCE})
 """What the coordinator can do beyond the protocol version."""
 DEADLINES_SHARED_MAX = 64
 """Leases whose deadlines are kept."""

@@ -26,6 +26,8 @@ from rallypoint.server.api.barriers.service import BarrierService
 from rallypoint.server.api.barriers.waits import BarrierWaits
 from rallypoint.server.api.events.service import EventService
 from rallypoint.server.api.events.waits import EventWaits
+from rallypoint.server.api.evidence.collecting import Collecting
+from rallypoint.server.api.evidence.service import EvidenceService
 from rallypoint.server.api.jobs.service import JobService
 from rallypoint.server.api.jobs.watchers import Watchers
 from rallypoint.server.api.keys.service import KeyValueService
@@ -181,7 +183,8 @@ async def open_shard(
     state, explanations = begun.state, Explanations()
     outboxes, watchers = Outboxes(), Watchers()
     barriers, keys, events = BarrierWaits(), KeyWaits(), EventWaits()
-    listeners = Listeners(state, outboxes, barriers, keys, watchers, events)
+    collecting = Collecting(outboxes.collect)
+    listeners = Listeners(state, outboxes, barriers, keys, watchers, events, collecting)
     coordinator = Coordinator(
         *(state, journal, listeners, begun.clock),
         announces=settings.announces,
@@ -202,6 +205,7 @@ async def open_shard(
             coordinator, lambda: watchers.count + events.count, shared.protection
         ),
         "rallypoint.v1.EventService": EventService(coordinator, events, pace),
+        "rallypoint.v1.EvidenceService": EvidenceService(coordinator, collecting),
         "rallypoint.v1.KeyValueService": KeyValueService(coordinator, keys, state, tokens),
         "rallypoint.v1.JobService": JobService(coordinator, watchers, explanations.explain, pace),
         "rallypoint.v1.NodeService": NodeService(coordinator, pace),

@@ -31,7 +31,9 @@ _BY_VALUE = (
 )
 _REFUSAL = "The texts of refusals are ours: they name the value and what is accepted."
 _ENTRY_POINT = "A launch without an entry point raises `ValueError`, and not `AssertionError`."
-_PRELOAD = "`LaunchConfig` has `preload` and `preload_call`, behind the fields of torch."
+_PRELOAD = (
+    "`LaunchConfig` has `preload`, `preload_call` and `evidence`, behind the fields of torch."
+)
 _UNREADABLE = (
     "An error file that cannot be read, or that has no message, counts as none; torch's agent "
     "raises an error of the reader."
@@ -201,7 +203,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         *("LaunchConfig.*", "(absent)", "preload*"),
         _PRELOAD,
     ),
+    Difference(
+        ("signatures_of_classes",),
+        *("LaunchConfig.*", "(absent)", "evidence*"),
+        _PRELOAD,
+    ),
     Difference(("launch_config",), "*.preload*", "(absent)", "*", _PRELOAD),
+    Difference(("launch_config",), "*.evidence", "(absent)", "*", _PRELOAD),
     Difference(
         ("signatures_of_functions",),
         *("record.0", "fn", "fn = None"),

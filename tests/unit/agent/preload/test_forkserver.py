@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from rallypoint.agent.evidence.hook import PYTHONPATH_ENV
 from rallypoint.agent.helper.events import Exited, SpawnFailed, SpawnRequest
 from rallypoint.agent.helper.frames import Decoder, encode
 from rallypoint.agent.helper.host import WorkerHost
@@ -21,7 +22,6 @@ from rallypoint.agent.in_worker import PRELOAD, RUN_PATH
 from rallypoint.agent.in_worker.preload.rallypoint_checks import is_of_round
 from rallypoint.agent.preload.command import (
     FDS_ENV,
-    PYTHONPATH_ENV,
     RECORD_ENV,
     Shape,
     find_difference,

@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 from rich.text import Text
 
-from rallypoint.base.durations import describe_ms
+from rallypoint.base.values import describe_ms
 from rallypoint.cli.operator import app
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.output import make_table

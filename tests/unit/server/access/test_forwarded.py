@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.gate import Gate
 from rallypoint.server.access.identities import KEY, Identities
@@ -20,6 +19,7 @@ from rallypoint.server.access.protection import Protection
 from rallypoint.server.access.rules import Rules, parse_rules
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
+from rallypoint.wire.access import Role
 from rallypoint.wire.errors import unpack_details
 from support.access.protected import OPERATOR, RULES, VIEWER, WRONG, bearer
 from support.core.served import LIMIT_S, hello_of

@@ -6,9 +6,9 @@ import base64
 
 import pytest
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.access.identities import VALID_MS, Identities
+from rallypoint.wire.access import Role
 
 GET, DELETE = "/rallypoint.v1.JobService/GetJob", "/rallypoint.v1.JobService/DeleteJob"
 ANN = Caller("ann", (Role.OPERATOR, Role.VIEWER), Proof.TOKEN, ("a*", "b*"), 5)

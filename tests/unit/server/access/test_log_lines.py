@@ -12,7 +12,6 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access import protecting
 from rallypoint.server.access.audit import Audit, Call
 from rallypoint.server.access.caller import Caller, Proof
@@ -30,6 +29,7 @@ from rallypoint.v1 import agent_service_pb2_grpc as agent_grpc
 from rallypoint.v1 import job_pb2
 from rallypoint.v1 import job_service_pb2 as jobs_pb2
 from rallypoint.v1 import job_service_pb2_grpc as jobs_grpc
+from rallypoint.wire.access import Role
 from support.access.protected import (
     AGENT,
     HOST,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rallypoint.base.roles import GRANTED_ROLES, Role
 from rallypoint.server.access.auth_file import (
     AuthFile,
     AuthFileInvalid,
@@ -23,6 +22,7 @@ from rallypoint.server.access.rules import (
     RulesInvalid,
     parse_rules,
 )
+from rallypoint.wire.access import GRANTED_ROLES, Role
 from support.access.protected import entry, write_rules
 
 OLD, NEW = "the-old-token-012345", "the-new-token-012345"

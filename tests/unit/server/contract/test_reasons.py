@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals as access
 from rallypoint.server.access.caller import Caller, Proof
 from rallypoint.server.contract import errors
@@ -21,6 +20,7 @@ from rallypoint.server.contract.refusals import TABLE
 from rallypoint.server.core.messages.refusals import Limit, Refusal, RefusalKind, limit_reached
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.v1 import error_details_pb2 as details_pb2
+from rallypoint.wire.access import Role
 from rallypoint.wire.errors import DOMAIN, REASON_PREFIX
 
 SERVER = Path(__file__).resolve().parents[4] / "server" / "rallypoint" / "server"

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING or __name__ != "rallypoint_forkserver":
     from rallypoint.agent.in_worker.preload import (
+        rallypoint_armed,
         rallypoint_checks,
         rallypoint_child,
         rallypoint_main,
     )
 else:  # in a forkserver: beside this file, which is first on sys.path
+    import rallypoint_armed
     import rallypoint_checks
     import rallypoint_child
     import rallypoint_main
@@ -41,6 +43,7 @@ LOOK_AGAIN_S = 1.0
 """The workers of a round end one after the other, and are forked so: one look is enough for all."""
 DESCRIPTORS = 5
 """That come with the message that asks for a worker: three streams, report and gate."""
+ARMED = "RALLYPOINT_ARMED"
 MESSAGE_BYTES_MAX = 1 << 20
 """Far beyond what the kernel takes from the helper at once."""
 
@@ -233,6 +236,10 @@ class Forkserver:
                     rallypoint_main.reopen(target)
             self._main.forget()
             rallypoint_main.set_variables(message["env"], self._before)
+            prefix = os.environ.pop(ARMED, "")
+            if prefix:
+                rallypoint_child.permit_tracing()
+                rallypoint_armed.arm(prefix)
             rallypoint_main.set_arguments(self._argv, message["argv"])
             rallypoint_child.renew()
             if self._child_handler is not None:  # None: not Python's

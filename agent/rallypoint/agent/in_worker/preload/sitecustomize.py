@@ -23,6 +23,8 @@ helper/forkservers.py.
 RALLYPOINT_PRELOAD_RECORD names a file instead: the names of all modules that the program imports
 are appended to it, for the forkserver of a later round.
 
+RALLYPOINT_ARMED asks for what rallypoint_armed.py does in a worker. It may come with another one.
+
 This file and those beside it use the standard library only, and Python 3.8 or newer.
 """
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 FDS = "RALLYPOINT_PRELOAD_FDS"
 RECORD = "RALLYPOINT_PRELOAD_RECORD"
+ARMED = "RALLYPOINT_ARMED"
 PYTHONPATH = "RALLYPOINT_PRELOAD_PYTHONPATH"
 """What PYTHONPATH was; absent: it was not set."""
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -62,10 +65,10 @@ def _import_own(name: str) -> Any:
                 del cache[new]
 
 
-def _restore() -> tuple[str, str]:
+def _restore() -> list[str]:
     """Hide that this file was here; return the variables that asked for it."""
-    fds, record = os.environ.pop(FDS, ""), os.environ.pop(RECORD, "")
-    if fds or record:
+    asked = [os.environ.pop(name, "") for name in (FDS, RECORD, ARMED)]
+    if any(asked):
         before = os.environ.pop(PYTHONPATH, None)
         if before is None:
             os.environ.pop("PYTHONPATH", None)
@@ -73,7 +76,7 @@ def _restore() -> tuple[str, str]:
             os.environ["PYTHONPATH"] = before
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != FOLDER]
     sys.path_importer_cache.pop(FOLDER, None)
-    return fds, record
+    return asked
 
 
 def _run_own() -> BaseException | None:
@@ -90,8 +93,11 @@ def main() -> None:
     """Make this interpreter a forkserver if it shall be one."""
     server = _import_own("rallypoint_forkserver") if FDS in os.environ else None
     recorder = _import_own("rallypoint_recorder") if RECORD in os.environ else None
-    fds, record = _restore()
+    armed = _import_own("rallypoint_armed") if ARMED in os.environ else None
+    fds, record, prefix = _restore()
     before = dict(os.environb)
+    if armed is not None and server is None:  # a forkserver arms its forks
+        armed.arm(prefix)
     outcome = _run_own()
     if server is not None:
         try:

@@ -17,6 +17,7 @@ from rallypoint.cli.commands.agent.resolution import (
 from rallypoint.cli.exit_codes import EXIT_CODES
 from rallypoint.cli.flags.agent import (
     access,
+    evidence,
     identity,
     job,
     output,
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from rallypoint.base.console import Consoles
     from rallypoint.wire.access import Access
 
-SUBJECTS = (identity, access, job, workload, preload, signals, output, reports, rendezvous)
+SUBJECTS = (
+    *(identity, access, job, workload, preload),
+    *(signals, evidence, output, reports, rendezvous),
+)
 """In the order of --help."""
 BASICS = (
     "--nproc-per-node",

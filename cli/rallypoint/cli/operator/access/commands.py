@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
-from rallypoint.base.roles import GRANTED_ROLE_NAMES, GRANTED_ROLES, Role
 from rallypoint.cli.operator.access.tokens import draw_token, to_entry, write_token
 from rallypoint.cli.operator.failures import CommandFailed
 from rallypoint.cli.operator.options import Command, argument, option
+from rallypoint.wire.access import GRANTED_ROLE_NAMES, GRANTED_ROLES, Role
 
 if TYPE_CHECKING:
     from rallypoint.cli.operator.access.authority import Issued

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.base.exit_codes import EXIT_USAGE
-from rallypoint.base.roles import Role
 from rallypoint.cli.operator.contexts import quote
 from rallypoint.cli.operator.failures import CommandFailed
+from rallypoint.wire.access import Role
 
 TOKEN_BYTES = 32
 """Of randomness: a token cannot be guessed, so a plain digest of it may be stored."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from rallypoint.base.durations import describe_ms
+from rallypoint.base.values import describe_ms
 from rallypoint.cli.operator.changes.goals import Goal, Progress, Standing
 from rallypoint.cli.operator.failures import CommandFailed, NotReached, TimedOut
 from rallypoint.cli.operator.hints import recommend

@@ -9,9 +9,9 @@ from functools import partial
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from rallypoint.base.durations import describe_ms
 from rallypoint.base.names import Unresolved, find
 from rallypoint.base.user_folders import find_host_name
+from rallypoint.base.values import describe_ms
 from rallypoint.cli.operator.doctor.network import is_own
 from rallypoint.client.errors import UnknownJob
 from rallypoint.v1 import event_service_pb2 as events_pb2

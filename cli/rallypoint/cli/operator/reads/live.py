@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rallypoint.base.durations import describe_ms
+from rallypoint.base.values import describe_ms
 from rallypoint.cli.operator.failures import NotFound
 from rallypoint.cli.operator.invocation import Invocation
 from rallypoint.cli.operator.reads.following import OUTAGE_S, Change, Changes, follow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from rallypoint.base.durations import describe_ms
+from rallypoint.base.values import describe_ms
 from rallypoint.cli.operator.output import clean, make_table
 from rallypoint.cli.operator.views.nodes import COLUMNS, NOTE, choose_rows
 from rallypoint.cli.operator.views.timelines import describe_timeline

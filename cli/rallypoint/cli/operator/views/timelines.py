@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rallypoint.base.durations import describe_ms
+from rallypoint.base.values import describe_ms
 from rallypoint.v1 import round_pb2
 from rallypoint.wire.durations import to_ms
 

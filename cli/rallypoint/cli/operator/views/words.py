@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from rallypoint.base.durations import describe_ms
 from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.ranges import join_ranges
+from rallypoint.base.values import describe_ms
 from rallypoint.v1 import job_pb2, node_pb2, round_pb2, verdict_pb2
 from rallypoint.wire.durations import to_ms
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rallypoint.base.roles import Role
 from rallypoint.server.access import refusals
 from rallypoint.server.access.audit import Call
 from rallypoint.server.access.caller import Caller
@@ -20,6 +19,7 @@ from rallypoint.server.access.refusals import AccessRefused
 from rallypoint.server.access.usage.peers import connected_host
 from rallypoint.server.contract.calls import Context
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.access import Role
 
 SESSION = "/rallypoint.v1.AgentService/Session"
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rallypoint.base.durations import describe_in_sentence
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.node import Node, NodeState

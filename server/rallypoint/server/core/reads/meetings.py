@@ -9,7 +9,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from rallypoint.base.durations import describe_in_sentence
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.core.barriers.ends import expected_participants
 from rallypoint.server.core.barriers.words import SHOWN_MAX, describe_participants
 from rallypoint.server.core.model.barrier import (

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.base.durations import describe_in_sentence
 from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rallypoint.base.durations import describe_in_sentence
+from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.core.messages import inputs
 from rallypoint.server.core.messages.refusals import Limit, Refusal, limit_reached
 from rallypoint.server.core.model.ids import JobId, NodeName

@@ -1,0 +1,1 @@
+"""Evidence: asked of agents, collected, compared, kept and shown."""

@@ -1,0 +1,200 @@
+"""Collects evidence of one round: asks its agents, takes their reports, and keeps the outcome.
+
+Evidence is no decision: it is in no journal, and moves no round. A coordinator that starts again
+has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from rallypoint.server.core.evidence.folding import fold
+from rallypoint.server.core.model.evidence import Evidence, RankEvidence
+from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.state.state import State
+from rallypoint.server.shell.listeners import Listener
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.wire.durations import to_duration
+
+COLLECT_MS = 2_000
+"""How long an agent may collect."""
+ANSWER_S_MAX = 2.75
+"""How long the coordinator waits for the reports of agents."""
+JOB_BYTES_MAX = 16_777_216
+"""Bytes that are kept of the ranks of one job; of further ranks only what is compared."""
+ALL_BYTES_MAX = 67_108_864
+"""The same of all jobs; the evidence that was taken first is dropped."""
+
+Ask = Callable[[SessionId, agent_pb2.CollectEvidence], bool]
+"""Asks an agent; returns whether it can be asked."""
+
+
+class Member(Struct, frozen=True):
+    """A node of the round."""
+
+    session: SessionId
+    first_rank: int
+    local_world_size: int
+
+
+class Round(Struct, frozen=True):
+    """The round that evidence is about."""
+
+    job_id: JobId
+    number: int
+    world_size: int
+    members: tuple[Member, ...]
+
+
+class Taken(Struct, frozen=True):
+    """Evidence of a job, as it is kept."""
+
+    evidence: Evidence
+    ranks: dict[int, RankEvidence]
+    size: int
+    """Bytes of the ranks."""
+    at_s: float
+    """When it was taken, by this process's monotonic clock."""
+
+
+class _Collection(Struct):
+    """Evidence that is being collected."""
+
+    round: Round
+    reason: str
+    evidence_id: str
+    begun_s: float
+    members: dict[SessionId, Member]
+    waiting: set[SessionId]
+    """Members whose reports have not all come."""
+    ranks: dict[int, RankEvidence] = field(default_factory=dict)
+    size: int = 0
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Collecting(Listener):
+    """The evidence of the jobs of one shard: what is being collected, and what was taken last."""
+
+    def __init__(self, ask: Ask) -> None:
+        """Begin without evidence."""
+        self._ask = ask
+        self._open: dict[JobId, _Collection] = {}
+        self._taken: OrderedDict[JobId, Taken] = OrderedDict()
+        """The evidence of each job that was taken last, the oldest first."""
+
+    async def take(self, round: Round, reason: str) -> Taken:
+        """Collect evidence of a round; a caller who comes meanwhile shares it."""
+        collection, now_s = self._open.get(round.job_id), time.monotonic()
+        is_old = collection is not None and collection.begun_s + ANSWER_S_MAX < now_s
+        if collection is None or is_old or collection.round.number != round.number:
+            collection = self._begin(round, reason)  # one whose callers have gone is dropped
+        left_s = collection.begun_s + ANSWER_S_MAX - now_s
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                await collection.is_over.wait()
+        except TimeoutError:
+            pass  # what has not come is missing
+        if self._open.get(round.job_id) is collection:  # the first of the callers
+            del self._open[round.job_id]
+            self._keep(round.job_id, _finish(collection))
+        taken = self._taken.get(round.job_id)
+        return _finish(collection) if taken is None else taken
+
+    def _begin(self, round: Round, reason: str) -> _Collection:
+        evidence_id = secrets.token_hex(16)
+        members = {one.session: one for one in round.members}
+        collection = _Collection(
+            *(round, reason, evidence_id, time.monotonic(), members, set(members))
+        )
+        self._open[round.job_id] = collection
+        request = agent_pb2.CollectEvidence(
+            evidence_id=evidence_id, round=round.number, limit=to_duration(COLLECT_MS)
+        )
+        for session in members:
+            if not self._ask(session, request):
+                collection.waiting.discard(session)
+        if not collection.waiting:
+            collection.is_over.set()
+        return collection
+
+    def report(
+        self,
+        job_id: JobId,
+        session: SessionId,
+        evidence_id: str,
+        ranks: Sequence[tuple[RankEvidence, int]],
+        *,
+        has_more: bool,
+    ) -> None:
+        """Take the report of an agent; one that was not asked, or is late, is ignored.
+
+        Args:
+            job_id: its job.
+            session: its session.
+            evidence_id: what it answers.
+            ranks: its workers, each with its size in bytes.
+            has_more: more reports follow.
+        """
+        collection = self._open.get(job_id)
+        if collection is None or not secrets.compare_digest(collection.evidence_id, evidence_id):
+            return
+        member = collection.members.get(session)
+        if member is None:
+            return
+        own = range(member.first_rank, member.first_rank + member.local_world_size)
+        for one, size in ranks:
+            if one.rank is not None and one.rank in own and one.rank not in collection.ranks:
+                is_whole = collection.size + size <= JOB_BYTES_MAX
+                collection.size += size if is_whole else 0
+                collection.ranks[one.rank] = one if is_whole else _shorten(one)
+        if not has_more:
+            collection.waiting.discard(session)
+            if not collection.waiting:
+                collection.is_over.set()
+
+    def _keep(self, job_id: JobId, taken: Taken) -> None:
+        self._taken.pop(job_id, None)
+        self._taken[job_id] = taken
+        size = sum(one.size for one in self._taken.values())
+        while size > ALL_BYTES_MAX and len(self._taken) > 1:
+            _, dropped = self._taken.popitem(last=False)
+            size -= dropped.size
+
+    def latest(self, job_id: JobId) -> Taken | None:
+        """Return the evidence of a job that was taken last."""
+        return self._taken.get(job_id)
+
+    def note_job(self, job_id: JobId, state: State) -> None:
+        """Drop the evidence of a job that is gone."""
+        if job_id in self._taken and job_id not in state.jobs:
+            del self._taken[job_id]
+
+    def end(self) -> None:
+        """End all waits: what has come by now counts."""
+        for collection in self._open.values():
+            collection.is_over.set()
+
+
+def _finish(collection: _Collection) -> Taken:
+    """Compare what has come."""
+    now_s, round = time.monotonic(), collection.round
+    evidence = fold(
+        collection.ranks,
+        round=round.number,
+        reason=collection.reason,
+        took_ms=int((now_s - collection.begun_s) * 1000),
+        world_size=round.world_size,
+    )
+    return Taken(evidence, collection.ranks, collection.size, now_s)
+
+
+def _shorten(one: RankEvidence) -> RankEvidence:
+    """Return what of a rank is compared with the others."""
+    return replace(one, threads=tuple(each for each in one.threads if each.is_main), stderr_tail="")

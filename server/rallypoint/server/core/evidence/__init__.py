@@ -1,0 +1,1 @@
+"""What the evidence of all ranks says together: equal stacks, who waits for whom, the culprit."""
