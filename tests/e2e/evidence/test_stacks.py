@@ -52,7 +52,6 @@ CASES = {
     "fifo": ("has not entered", "wait_for_a_writer"),
     "stopped": ("stopped", ""),
     "barrier": ("barrier", "main"),
-    "sizes": ("[[5]]", "main"),
 }
 
 

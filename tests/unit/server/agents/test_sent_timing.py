@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from rallypoint.server.access.tokens import WorkerTokens
@@ -85,7 +88,8 @@ def test_fence_of_three_heartbeats_is_taken(asked_ms: dict[str, int]) -> None:
 async def test_agent_is_told_what_its_job_asked_for() -> None:
     """With the Welcome, and again when the number of sessions changes it."""
     state = State("c", 1)
-    service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
+    clock: Any = SimpleNamespace(now_ms=lambda: 0)  # nothing else of the coordinator is used
+    service = AgentService(clock, Outboxes(), state, WorkerTokens("c"))
     asked = Outbox(
         SessionId("a"), 1, JobId("job"), JobSpec(heartbeat_interval_ms=200, lease_ms=9_000)
     )
@@ -110,7 +114,8 @@ async def test_agent_is_told_what_its_job_asked_for() -> None:
 async def test_nodes_that_a_job_needs_count_before_they_come() -> None:
     """The first agent of 4,096 gets the interval of them all; the agents of other jobs do not."""
     state = State("c", 1)
-    service = AgentService(None, Outboxes(), state, WorkerTokens("c"))  # type: ignore[arg-type]  # it is not used
+    clock: Any = SimpleNamespace(now_ms=lambda: 0)  # nothing else of the coordinator is used
+    service = AgentService(clock, Outboxes(), state, WorkerTokens("c"))
     large = JobSpec(min_nodes=4_096, max_nodes=4_096)
     for spec, expected in ((large, (8_192, 24_576)), (JobSpec(), (1_000, 5_000))):
         outbox = Outbox(SessionId("a"), 1, JobId("job"), spec)

@@ -39,7 +39,8 @@ async def test_it_says_what_it_is() -> None:
 
     assert (welcome.welcome.coordinator_id, welcome.epoch) == (it.coordinator_id, it.epoch)
     assert (version("rallypoint"), False, False) == (it.version, it.durable, it.reattaching)
-    assert (1, 1, [agent_pb2.CAPABILITY_NOTICES]) == (
+    capabilities = [agent_pb2.CAPABILITY_NOTICES, agent_pb2.CAPABILITY_EVIDENCE]
+    assert (1, 1, capabilities) == (
         it.min_protocol_version,
         it.protocol_version,
         list(it.capabilities),
