@@ -258,6 +258,7 @@ class RankEvidence(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     STDERR_TAIL_FIELD_NUMBER: _builtins.int
     GAPS_FIELD_NUMBER: _builtins.int
+    AWAITS_PEER_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Its global rank."""
     pid: _builtins.int
@@ -268,6 +269,8 @@ class RankEvidence(_message.Message):
     """Where the main thread waits in the kernel, such as "futex_wait_queue". Empty: not known."""
     stderr_tail: _builtins.str
     """The last lines of its standard error."""
+    awaits_peer: _builtins.bool
+    """True when it has begun a send or a receive that has not ended: it waits for one of its peers."""
     @_builtins.property
     def cpu_time(self) -> _duration_pb2.Duration:
         """Processor time that the process has used."""
@@ -296,10 +299,11 @@ class RankEvidence(_message.Message):
         groups: _abc.Iterable[Global___GroupProgress] | None = ...,
         stderr_tail: _builtins.str = ...,
         gaps: _abc.Iterable[_builtins.str] | None = ...,
+        awaits_peer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "cpu_time", b"cpu_time", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "cpu_time", b"cpu_time", "gaps", b"gaps", "groups", b"groups", "pid", b"pid", "rank", b"rank", "state", b"state", "stderr_tail", b"stderr_tail", "threads", b"threads", "waits_in", b"waits_in"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "awaits_peer", b"awaits_peer", "cpu_time", b"cpu_time", "gaps", b"gaps", "groups", b"groups", "pid", b"pid", "rank", b"rank", "state", b"state", "stderr_tail", b"stderr_tail", "threads", b"threads", "waits_in", b"waits_in"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

@@ -13,7 +13,7 @@ from functools import partial
 
 from rallypoint.agent.evidence.dump import SIGNUM, StackDump
 from rallypoint.agent.evidence.processes import ProcessFacts, read_process
-from rallypoint.agent.evidence.recorder import parse_recording
+from rallypoint.agent.evidence.recorder import awaits_peer, parse_recording
 from rallypoint.agent.evidence.server import GENERIC, NCCL, NoHandler, ask
 from rallypoint.agent.evidence.stacks import parse_stacks
 from rallypoint.agent.evidence.target import Target
@@ -53,6 +53,7 @@ class _Taking:
         self.is_awaited = self.is_done = False
         self.threads: list[evidence_pb2.ThreadStack] = []
         self.groups: list[evidence_pb2.GroupProgress] = []
+        self.awaits_peer = False
         self.tail: str | None = None
         self.stacks_gap = "no stacks: its files do not answer"
         self.groups_gap = "no collectives: torch's worker server does not answer"
@@ -120,7 +121,10 @@ class _Taking:
 
     async def _ask(self, handler: str) -> list[evidence_pb2.GroupProgress]:
         data = await ask(self.target.socket, handler)
-        return parse_recording(data, self.target.world_size)
+        # In a thread: the recorder of a broken worker may be large, and heartbeats must not wait.
+        awaits = await asyncio.to_thread(awaits_peer, data)
+        self.awaits_peer = self.awaits_peer or awaits
+        return await asyncio.to_thread(parse_recording, data, self.target.world_size)
 
     def evidence(self) -> evidence_pb2.RankEvidence:
         """Return what is known by now, within the limit of its size."""
@@ -132,6 +136,7 @@ class _Taking:
             threads=self.threads,
             groups=self.groups,
             stderr_tail=self.tail or "",
+            awaits_peer=self.awaits_peer,
         )
         one.cpu_time.FromMilliseconds(self.facts.cpu_ms)
         one.gaps.extend(gap[:GAP_CHARS_MAX] for gap in (self.stacks_gap, self.groups_gap) if gap)

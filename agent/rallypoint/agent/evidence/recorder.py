@@ -75,10 +75,7 @@ def parse_recording(data: bytes, world_size: int) -> list[evidence_pb2.GroupProg
     Raises:
         ValueError: it is no JSON, or of another form.
     """
-    try:
-        recording = msgspec.json.decode(data, type=Recording)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+    recording = _decode(data)
     groups: dict[str, evidence_pb2.GroupProgress] = {}
     for entry in reversed(recording.entries):
         if entry.is_p2p or not 0 < entry.collective_seq_id <= NUMBER_MAX:
@@ -94,6 +91,25 @@ def parse_recording(data: bytes, world_size: int) -> list[evidence_pb2.GroupProg
             group.members.extend(_members(recording, name, description, world_size))
         _note(group, entry)
     return list(groups.values())
+
+
+def awaits_peer(data: bytes) -> bool:
+    """Return whether a rank has begun a send or a receive that has not ended.
+
+    Raises:
+        ValueError: it is no JSON, or of another form.
+    """
+    return any(
+        entry.is_p2p and not (entry.retired or entry.state == _ENDED)
+        for entry in _decode(data).entries
+    )
+
+
+def _decode(data: bytes) -> Recording:
+    try:
+        return msgspec.json.decode(data, type=Recording)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _note(group: evidence_pb2.GroupProgress, entry: Entry) -> None:

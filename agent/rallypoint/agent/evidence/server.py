@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-ANSWER_BYTES_MAX = 8 * 1024 * 1024
+ANSWER_BYTES_MAX = 2 * 1024 * 1024
 """A full ring of torch's default size has about 0.9 MB."""
 HEAD_BYTES_MAX = 16 * 1024
+LENGTH_DIGITS_MAX = 16
 GENERIC = "fr_trace_json"
 """The recorder of gloo and others."""
 NCCL = "dump_nccl_trace_json"
@@ -59,6 +60,6 @@ def _parse_head(head: bytes) -> tuple[bytes, int]:
     length = fields.get(_LENGTH, b"").strip()
     if len(words) < 2 or not length.isdigit():
         raise ValueError("its answer is no HTTP")
-    if int(length[:16]) > ANSWER_BYTES_MAX:
+    if len(length) > LENGTH_DIGITS_MAX or int(length) > ANSWER_BYTES_MAX:
         raise ValueError(f"its answer has over {ANSWER_BYTES_MAX >> 20} MiB")
     return words[1], int(length)

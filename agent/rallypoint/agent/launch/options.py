@@ -293,8 +293,8 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     evidence: Annotated[
         Arming,
         Option(
-            help="how workers show what they do: off, signals (stacks at a fatal one) or full "
-            "(also stacks and collectives as they run)",
+            help="how workers show what they do: off, signals (stacks at a fatal signal) or full "
+            "(stacks and collectives)",
             parse=parse_arming,
             unit="MODE",
             default_text="full",

@@ -188,7 +188,6 @@ def worker_environment(
     limits_threads: bool = True,
     master_addr: str = "",
     arming: Arming = Arming.OFF,
-    is_hooked: bool = False,
     ours: Iterable[tuple[str, str]],
 ) -> dict[str, str]:
     """Return the whole environment of one worker.
@@ -203,7 +202,6 @@ def worker_environment(
         limits_threads: set OMP_NUM_THREADS if there are several workers, and it is not set.
         master_addr: replaces the address of the round's rank 0; empty: it stays.
         arming: how the worker is armed.
-        is_hooked: code of ours in it enables what PYTHONFAULTHANDLER would, without that variable.
         ours: further variables, such as RALLYPOINT_NODE.
     """
     environment = without_access(parent)
@@ -251,6 +249,6 @@ def worker_environment(
     environment.pop(ARMED_ENV, None)
     if files.armed:
         environment[ARMED_ENV] = files.armed
-    if arming is not Arming.OFF and not is_hooked:
+    if arming is Arming.SIGNALS:
         environment.setdefault("PYTHONFAULTHANDLER", "1")
     return environment

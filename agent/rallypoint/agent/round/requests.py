@@ -179,7 +179,6 @@ class WorkerRequests:
             limits_threads=launch.limits_threads,
             master_addr=launch.master_addr,
             arming=launch.arming,
-            is_hooked=launch.is_hooked,
             ours=self._ours,
         )
 

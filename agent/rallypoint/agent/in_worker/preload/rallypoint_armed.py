@@ -11,6 +11,7 @@ starts when torch.distributed is imported.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` would take a millisecond
 import faulthandler
 import os
 import sys
@@ -19,15 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SIGURG = 23
+SIGURG, SIGPIPE = 23, 13
 """The same on all machines that torch knows. The module `signal` would take a millisecond."""
 STACKS_FD = 61
 """Of the file of stacks: above the descriptors that a program expects to be free."""
 SOCKET_PATH_BYTES_MAX = 107
 """sizeof sun_path in unix(7), without the NUL."""
-STACK_TRACE = "TORCH_INCLUDE_STACK_TRACE"
-"""With its stack traces, the recorder needs the interpreter's lock. Only torch's C++ reads that
-variable, so `os.environ` stays as the user knows it."""
 C10D = "torch._C._distributed_c10d"
 BELOW = "torch.distributed."
 KEPT_BYTES = 1 << 20
@@ -45,13 +43,9 @@ def arm(prefix: str) -> None:
     if os.getsid(0) != os.getpid():  # a shell is the worker, and this is a program that it runs
         return
     try:
-        if not faulthandler.is_enabled():
-            faulthandler.enable(file=2, all_threads=True)
         open_stacks(prefix + ".stacks")
     except Exception:  # noqa: BLE001, S110 - the agent sees no file, or a short one
         pass
-    if STACK_TRACE not in os.environ:
-        os.putenv(STACK_TRACE, "False")
     socket = prefix + ".sock"
     if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
         return
@@ -68,6 +62,8 @@ def open_stacks(path: str) -> None:
         OSError: the file cannot be made.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    if _signal.getsignal(SIGURG) != _signal.SIG_DFL:  # an import of a forkserver wants it
+        return
     fd = _move(os.open(path, flags, 0o600))
     faulthandler.register(SIGURG, file=fd, all_threads=True, chain=False)
     os.write(fd, b"%d\n" % fd)
@@ -99,8 +95,10 @@ class Waiter:
         """Look whether torch's C++ part is there by now; another finder finds the module."""
         if not name.startswith(BELOW) or C10D not in sys.modules:
             return None
-        if self in sys.meta_path:
+        try:
             sys.meta_path.remove(self)
+        except ValueError:  # another thread was faster
+            return None
         if os.getpid() == self._pid:  # else it is a child that the worker has forked
             serve(self._socket)
         # The search has lost its place in the list, so it begins again.
@@ -116,7 +114,7 @@ def serve(socket: str) -> None:
             return
         import ctypes  # torch has imported it
 
-        server = _quietly(kind, socket)
+        server = _quietly(lambda: _make(kind, socket), socket + ".err")
         # It lives as long as this process. Its destructor would print a warning, and in a child
         # that was forked it would shut down the socket of this process.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
@@ -124,14 +122,39 @@ def serve(socket: str) -> None:
         pass
 
 
-def _quietly(kind: Any, socket: str) -> Any:
-    """Make the server without its line on standard error; other lines come a little later."""
+def _make(kind: Any, socket: str) -> Any:
+    """Make the server as if it were not there.
+
+    Its threads get no signal, so that a program can wait for one with sigwait, and one processor,
+    so that they are few: a server has as many as its first thread may use. It ignores SIGPIPE,
+    which the program may have changed.
+    """
+    pipe = _signal.getsignal(SIGPIPE)
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    processors = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(processors)})
+        return kind(socket)
+    finally:
+        os.sched_setaffinity(0, processors)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        if pipe is not None:
+            try:
+                _signal.signal(SIGPIPE, pipe)
+            except ValueError:  # not in the main thread
+                pass
+
+
+def _quietly(call: Any, path: str) -> Any:
+    """Call it without torch's line on standard error; other lines come a little later."""
     before = os.dup(2)
     try:
-        kept = os.memfd_create("stderr")
+        # Not memfd_create: Pythons for older systems lack it.
+        kept = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(path)
         os.dup2(kept, 2)
         try:
-            return kind(socket)
+            return call()
         finally:
             os.dup2(before, 2)
             os.lseek(kept, 0, os.SEEK_SET)

@@ -15,22 +15,30 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from rallypoint.server.api.evidence.mapping import RANK
 from rallypoint.server.core.evidence.folding import fold
 from rallypoint.server.core.model.evidence import Evidence, RankEvidence
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.listeners import Listener
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import evidence_pb2
 from rallypoint.wire.durations import to_duration
 
 COLLECT_MS = 2_000
 """How long an agent may collect."""
 ANSWER_S_MAX = 2.75
 """How long the coordinator waits for the reports of agents."""
+RANK_BYTES_MAX = 65_536 + 1_024
+"""Bytes of a whole rank; agents send at most 64 KiB."""
 JOB_BYTES_MAX = 16_777_216
-"""Bytes that are kept of the ranks of one job; of further ranks only what is compared."""
+"""Bytes that are kept of the ranks of one job; of further ranks only what is compared, and at most
+as many bytes again."""
+SHORT_FRAMES, SHORT_GROUPS = 8, 8
+"""What is kept of a rank for which there is little room."""
 ALL_BYTES_MAX = 67_108_864
 """The same of all jobs; the evidence that was taken first is dropped."""
+UNASKED = "its agent cannot be asked"
 
 Ask = Callable[[SessionId, agent_pb2.CollectEvidence], bool]
 """Asks an agent; returns whether it can be asked."""
@@ -74,9 +82,15 @@ class _Collection(Struct):
     members: dict[SessionId, Member]
     waiting: set[SessionId]
     """Members whose reports have not all come."""
+    unasked: list[Member] = field(default_factory=list)
+    """Members whose agents cannot be asked: they are older, or not connected."""
     ranks: dict[int, RankEvidence] = field(default_factory=dict)
     size: int = 0
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    callers: int = 0
+    """Calls that wait for it."""
+    taken: Taken | None = None
+    """What it came to."""
 
 
 class Collecting(Listener):
@@ -91,21 +105,24 @@ class Collecting(Listener):
 
     async def take(self, round: Round, reason: str) -> Taken:
         """Collect evidence of a round; a caller who comes meanwhile shares it."""
-        collection, now_s = self._open.get(round.job_id), time.monotonic()
-        is_old = collection is not None and collection.begun_s + ANSWER_S_MAX < now_s
-        if collection is None or is_old or collection.round.number != round.number:
-            collection = self._begin(round, reason)  # one whose callers have gone is dropped
-        left_s = collection.begun_s + ANSWER_S_MAX - now_s
+        collection = self._open.get(round.job_id)
+        if collection is None or collection.round.number != round.number:
+            collection = self._begin(round, reason)
+        collection.callers += 1
+        left_s = collection.begun_s + ANSWER_S_MAX - time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, left_s)):
                 await collection.is_over.wait()
         except TimeoutError:
             pass  # what has not come is missing
-        if self._open.get(round.job_id) is collection:  # the first of the callers
-            del self._open[round.job_id]
-            self._keep(round.job_id, _finish(collection))
-        taken = self._taken.get(round.job_id)
-        return _finish(collection) if taken is None else taken
+        finally:
+            collection.callers -= 1
+            if not collection.callers and self._open.get(round.job_id) is collection:
+                del self._open[round.job_id]
+        if collection.taken is None:
+            collection.taken = _finish(collection)
+            self._keep(round.job_id, collection.taken)
+        return collection.taken
 
     def _begin(self, round: Round, reason: str) -> _Collection:
         evidence_id = secrets.token_hex(16)
@@ -120,6 +137,7 @@ class Collecting(Listener):
         for session in members:
             if not self._ask(session, request):
                 collection.waiting.discard(session)
+                collection.unasked.append(members[session])
         if not collection.waiting:
             collection.is_over.set()
         return collection
@@ -129,7 +147,7 @@ class Collecting(Listener):
         job_id: JobId,
         session: SessionId,
         evidence_id: str,
-        ranks: Sequence[tuple[RankEvidence, int]],
+        workers: Sequence[evidence_pb2.RankEvidence],
         *,
         has_more: bool,
     ) -> None:
@@ -139,21 +157,23 @@ class Collecting(Listener):
             job_id: its job.
             session: its session.
             evidence_id: what it answers.
-            ranks: its workers, each with its size in bytes.
+            workers: its workers.
             has_more: more reports follow.
         """
         collection = self._open.get(job_id)
-        if collection is None or not secrets.compare_digest(collection.evidence_id, evidence_id):
+        if (
+            collection is None
+            or collection.taken is not None
+            or not secrets.compare_digest(collection.evidence_id, evidence_id)
+        ):
             return
         member = collection.members.get(session)
         if member is None:
             return
         own = range(member.first_rank, member.first_rank + member.local_world_size)
-        for one, size in ranks:
-            if one.rank is not None and one.rank in own and one.rank not in collection.ranks:
-                is_whole = collection.size + size <= JOB_BYTES_MAX
-                collection.size += size if is_whole else 0
-                collection.ranks[one.rank] = one if is_whole else _shorten(one)
+        for worker in workers:
+            if worker.HasField("rank") and worker.rank in own:
+                _add(collection, worker)
         if not has_more:
             collection.waiting.discard(session)
             if not collection.waiting:
@@ -182,19 +202,48 @@ class Collecting(Listener):
             collection.is_over.set()
 
 
+def _add(collection: _Collection, worker: evidence_pb2.RankEvidence) -> None:
+    """Add what a worker does: whole, in short, or not at all, as far as there is room."""
+    size = worker.ByteSize()
+    if size > RANK_BYTES_MAX or collection.size + size > JOB_BYTES_MAX:
+        worker = _shorten(worker)
+        size = worker.ByteSize()
+    if collection.size + size <= 2 * JOB_BYTES_MAX and worker.rank not in collection.ranks:
+        collection.size += size
+        collection.ranks[worker.rank] = RANK.to_struct(worker)
+
+
+def _shorten(worker: evidence_pb2.RankEvidence) -> evidence_pb2.RankEvidence:
+    """Return what of a worker is compared with the others, as far as it is of a usual size."""
+    short = evidence_pb2.RankEvidence(
+        rank=worker.rank,
+        pid=worker.pid,
+        state=worker.state,
+        gaps=[*worker.gaps[:4], "not all: the evidence of the job is too large"],
+        awaits_peer=worker.awaits_peer,
+    )
+    for thread in worker.threads[:1]:
+        short.threads.add(is_main=thread.is_main, frames=thread.frames[:SHORT_FRAMES])
+    for group in worker.groups[:SHORT_GROUPS]:
+        short.groups.add().CopyFrom(group)
+        del short.groups[-1].latest[1:], short.groups[-1].members[SHORT_FRAMES:]
+    return short
+
+
 def _finish(collection: _Collection) -> Taken:
     """Compare what has come."""
     now_s, round = time.monotonic(), collection.round
+    unknown = {
+        rank: RankEvidence(rank, gaps=(UNASKED,))
+        for one in collection.unasked
+        for rank in range(one.first_rank, one.first_rank + one.local_world_size)
+    }
     evidence = fold(
-        collection.ranks,
+        collection.ranks | unknown,
         round=round.number,
         reason=collection.reason,
         took_ms=int((now_s - collection.begun_s) * 1000),
         world_size=round.world_size,
     )
+    evidence = replace(evidence, answered=len(collection.ranks))
     return Taken(evidence, collection.ranks, collection.size, now_s)
-
-
-def _shorten(one: RankEvidence) -> RankEvidence:
-    """Return what of a rank is compared with the others."""
-    return replace(one, threads=tuple(each for each in one.threads if each.is_main), stderr_tail="")

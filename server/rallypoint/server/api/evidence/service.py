@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from rallypoint.server.api.evidence.collecting import Collecting, Member, Round, Taken
-from rallypoint.server.api.evidence.mapping import RANK, evidence_message, rank_messages
+from rallypoint.server.api.evidence.mapping import evidence_message, rank_messages
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context, find_job
 from rallypoint.server.core.model.ids import JobId, SessionId
@@ -62,7 +62,7 @@ class EvidenceService(service_grpc.EvidenceServiceServicer):
         await self._coordinator.read(lambda state, now_ms: find_job(state, job_id))
         self._collecting.report(
             *(job_id, SessionId(request.session_id), request.evidence_id),
-            [(RANK.to_struct(one), one.ByteSize()) for one in request.workers],
+            request.workers,
             has_more=request.has_more,
         )
         return service_pb2.ReportEvidenceResponse()

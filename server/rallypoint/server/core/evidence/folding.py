@@ -9,6 +9,7 @@ A finding is something that sets ranks apart. Findings come in this order, the s
  2  NO_ANSWER         Others wait for them; their process has ended.            all
  3  UNINTERRUPTIBLE   Others wait for them; they wait in the kernel.            all
  4  NOT_ENTERED       Others wait for them, and they wait for none.             those in no wait
+                      Not those that wait for a peer in a send or receive.
  5  OTHER_COLLECTIVE  They wait in other groups than those that wait for them.  the intruder, or all
  6  OTHER_COLLECTIVE  Another operation as the same number.                     the minority
  7  OTHER_SIZES       Other sizes or types in the same operation.               the minority
@@ -221,14 +222,22 @@ def _describe_state(
 def _find_not_entered(case: _Case) -> _Row:
     """Find the roots: those that wait in no collective are accused."""
     idle: list[_Apart] = []
+    peers: list[_Apart] = []
     outrun: dict[int, Wait] = {}
     alone = _find_alone(case)
     for at, roots in case.chains.roots:
         wait = case.waits[at]
-        ranks = [rank for rank in roots if rank not in case.waiting]
-        if ranks:
+        behind = [rank for rank in roots if rank not in case.waiting]
+        for awaits_peer in (False, True):
+            ranks = [rank for rank in behind if case.evidence[rank].awaits_peer is awaits_peer]
+            if not ranks:
+                continue
             text = describe_behind(wait, ranks) + describe_where(case.evidence, ranks)
-            idle.append(_Apart(FindingKind.NOT_ENTERED, ranks, wait, text))
+            if awaits_peer:
+                text += "; a send or a receive there has not ended"
+            (peers if awaits_peer else idle).append(
+                _Apart(FindingKind.NOT_ENTERED, ranks, wait, text)
+            )
         outrun.update((rank, wait) for rank in roots if rank in case.waiting and rank not in alone)
     idle.sort(key=lambda apart: -len(apart.wait.ranks) if apart.wait else 0)
     late: list[_Apart] = []
@@ -237,7 +246,7 @@ def _find_not_entered(case: _Case) -> _Row:
         if ranks:
             text = describe_outrun(wait, ranks)
             late.append(_Apart(FindingKind.NOT_ENTERED, ranks, outrun[ranks[0]], text))
-    return _Row([*idle, *late], _make_row(idle).accused)
+    return _Row([*idle, *peers, *late], _make_row(idle).accused)
 
 
 def _find_alone(case: _Case) -> dict[int, Wait]:
@@ -295,7 +304,12 @@ def _find_odd(case: _Case, named: Iterable[int]) -> _Row:
     """
     known = frozenset(named)
     odd = [rank for rank in case.stacks.odd if rank not in known]
-    accused = [rank for rank in odd if not case.waits or not is_progress_known(case.evidence[rank])]
+    accused = [
+        rank
+        for rank in odd
+        if main_stack(case.evidence[rank])
+        and (not case.waits or not is_progress_known(case.evidence[rank]))
+    ]
     cleared = sorted(set(odd).difference(accused))
     found = [
         _Apart(FindingKind.OTHER_STACK, ranks, None, _describe_odd(case, ranks))
@@ -318,7 +332,7 @@ def _find_silent(case: _Case) -> _Row:
     """Find ranks that have not answered or whose process has ended.
 
     One that has not answered is accused if it is the only one, all others wait in collectives, and
-    they may wait for it.
+    they may wait for it. Of a rank whose agent cannot be asked, the evidence says so instead.
     """
     found: list[_Apart] = []
     accused: frozenset[int] = frozenset()

@@ -95,6 +95,8 @@ class RankEvidence(Struct, frozen=True):
     stderr_tail: str = ""
     gaps: tuple[str, ...] = ()
     """What is missing and why, a line each."""
+    awaits_peer: bool = False
+    """It has begun a send or a receive that has not ended."""
 
 
 class StackGroup(Struct, frozen=True):

@@ -10,9 +10,9 @@ import pytest
 
 from rallypoint.server.api.evidence import collecting
 from rallypoint.server.api.evidence.collecting import Collecting, Member, Round, Taken
-from rallypoint.server.core.model.evidence import RankEvidence, ThreadStack
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
+from rallypoint.v1 import evidence_pb2
 
 JOB, OTHER = JobId("job"), JobId("other")
 A, B = SessionId("a"), SessionId("b")
@@ -44,8 +44,11 @@ class Agents:
         job_id: JobId = JOB,
         has_more: bool = False,
     ) -> None:
-        threads = (ThreadStack(True, ()), ThreadStack(False, ()))
-        report = [(RankEvidence(rank, pid, threads=threads), size) for rank in ranks]
+        frame = evidence_pb2.Frame(function="f" * size)
+        threads = [
+            evidence_pb2.ThreadStack(is_main=is_main, frames=[frame]) for is_main in (True, False)
+        ]
+        report = [evidence_pb2.RankEvidence(rank=rank, pid=pid, threads=threads) for rank in ranks]
         evidence_id = self.asked[A].evidence_id
         self.collecting.report(job_id, session, evidence_id, report, has_more=has_more)
 
@@ -92,6 +95,7 @@ async def test_missing_reports_are_not_waited_for_longer(monkeypatch: pytest.Mon
     agents.deaf.add(B)
     taken = await agents.take(lambda: agents.report(A, 0, 1))
     assert [0, 1] == sorted(taken.ranks)
+    assert (2, None) == (taken.evidence.answered, taken.evidence.culprit)
 
     monkeypatch.setattr(collecting, "ANSWER_S_MAX", 0.05)
     agents.deaf.clear()
@@ -113,7 +117,7 @@ async def test_reports_that_do_not_count(what: str) -> None:
         elif what == "other rank":
             agents.report(B, 0, pid=666, has_more=True)
         elif what == "other id":
-            wrong = [(RankEvidence(0, 666), 1)]
+            wrong = [evidence_pb2.RankEvidence(rank=0, pid=666)]
             agents.collecting.report(JOB, A, "0" * 32, wrong, has_more=True)
         agents.report(A, 0, has_more=True)
         if what == "twice":
@@ -129,13 +133,13 @@ async def test_reports_that_do_not_count(what: str) -> None:
 
 async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ranks beyond, only what is compared is kept; the oldest evidence of all is dropped."""
-    monkeypatch.setattr(collecting, "JOB_BYTES_MAX", 250)
-    monkeypatch.setattr(collecting, "ALL_BYTES_MAX", 350)
+    monkeypatch.setattr(collecting, "JOB_BYTES_MAX", 500)
+    monkeypatch.setattr(collecting, "ALL_BYTES_MAX", 1_000)
     agents = Agents()
     taken = await agents.take(agents.all_answer)
 
     assert [2, 2, 1, 1] == [len(taken.ranks[rank].threads) for rank in range(4)]
-    assert 200 == taken.size
+    assert 500 < taken.size < 1_000
 
     def answer() -> None:
         agents.report(A, 0, 1, job_id=OTHER)
@@ -163,3 +167,18 @@ async def test_call_that_was_given_up_leaves_nothing(monkeypatch: pytest.MonkeyP
 
     assert call.cancelled()
     assert first != agents.asked[A].evidence_id
+
+
+async def test_rank_that_is_too_large_is_cut() -> None:
+    """An agent sends at most 64 KiB of each; whatever one sends, the rest of the job counts."""
+    agents = Agents()
+
+    def answer() -> None:
+        agents.report(A, 0, size=collecting.RANK_BYTES_MAX)
+        agents.report(A, 1)
+        agents.report(B, 2, 3)
+
+    taken = await agents.take(answer)
+
+    assert [1, 2, 2, 2] == [len(taken.ranks[rank].threads) for rank in range(4)]
+    assert "not all: the evidence of the job is too large" in taken.ranks[0].gaps

@@ -212,6 +212,18 @@ CASES: dict[str, tuple[Given, Says]] = {
         one_apart(None),
         Says(3, "NO_ANSWER", f"rank 3 has not answered; 63 ranks wait for it in {IN_17}"),
     ),
+    "nothing known of it": (
+        one_apart(make_rank(stack=(), gaps=UNSEEN)),
+        Says(None, "OTHER_STACK", f"63 ranks (0-2,4-63) wait in {IN_17}, and no rank is set apart"),
+    ),
+    "in a receive": (
+        one_apart(replace(make_rank(DEFAULT.at(16, 16), stack=IN_LOAD), awaits_peer=True)),
+        Says(
+            None,
+            "NOT_ENTERED",
+            f"63 ranks (0-2,4-63) wait in {IN_17}, and no rank is set apart",
+        ),
+    ),
     "without an answer, and another asleep": (
         make_world(SIZE, WAITING, {3: None, 9: make_rank(DEFAULT.at(16, 16), stack=IN_LOAD)}),
         Says(
