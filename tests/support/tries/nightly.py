@@ -51,6 +51,7 @@ COMPARED_WITH_TORCH = (
     "tests/unit/agent/output/test_destinations.py",
     "tests/unit/agent/torchelastic/test_logs_plugin.py",
     "tests/unit/cli/flags/test_plugin.py",
+    "tests/unit/wire/test_loading.py",
 )
 """Other tests that import torch."""
 OF_THIS_TORCH = ("tests/e2e/elastic/cases",)
