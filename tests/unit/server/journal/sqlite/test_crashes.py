@@ -238,7 +238,9 @@ async def test_crash_when_a_journal_is_made(folder: Path) -> None:
 @pytest.mark.parametrize("kills", [6, pytest.param(150, marks=pytest.mark.long)])
 async def test_killed_at_any_moment(folder: Path, kills: int) -> None:
     """After each SIGKILL of the writer, every batch that it acknowledged is there, in order."""
-    program = [sys.executable, crashing.__file__, str(folder / NAME), str(kills)]
+    # From Python 3.12 on a fork beside the threads of the journal warns.
+    quietly = ("-W", "ignore::DeprecationWarning")
+    program = [sys.executable, *quietly, crashing.__file__, str(folder / NAME), str(kills)]
     process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
 
