@@ -28,7 +28,7 @@ STACKS_SHARE = 0.6
 """Part of the limit that stacks may take; a busy machine needs a turn of each worker."""
 STUCK_S = 0.1
 """How long a worker in uninterruptible sleep is waited for: usually it reads a disk."""
-_DOING = "reading stacks"
+_DOING, _READING = "reading stacks", "reading what torch has recorded"
 LOOK_S = 0.005
 """Between two looks whether the stacks are there."""
 GAP_CHARS_MAX = 256
@@ -101,14 +101,14 @@ class _Taking:
 
     # --- in the event loop ---
 
-    async def take_groups(self) -> None:
+    async def take_groups(self, files: FileThread) -> None:
         """Ask torch's server."""
         if not self.target.prefix:
             return
         try:
-            self.groups = await self._ask(GENERIC)
+            self.groups = await self._ask(GENERIC, files)
             self.groups_gap = ""
-            nccl = await self._ask(NCCL)
+            nccl = await self._ask(NCCL, files)
         except NoHandler:
             return
         except FileNotFoundError:
@@ -119,12 +119,12 @@ class _Taking:
             names = {group.name for group in nccl}
             self.groups = [*nccl, *(one for one in self.groups if one.name not in names)]
 
-    async def _ask(self, handler: str) -> list[evidence_pb2.GroupProgress]:
+    async def _ask(self, handler: str, files: FileThread) -> list[evidence_pb2.GroupProgress]:
         data = await ask(self.target.socket, handler)
-        # In a thread: the recorder of a broken worker may be large, and heartbeats must not wait.
-        awaits = await asyncio.to_thread(awaits_peer, data)
+        # In the thread: the recorder of a broken worker may be large, and heartbeats must not wait.
+        awaits = await files.run(_READING, partial(awaits_peer, data))
         self.awaits_peer = self.awaits_peer or awaits
-        return await asyncio.to_thread(parse_recording, data, self.target.world_size)
+        return await files.run(_READING, partial(parse_recording, data, self.target.world_size))
 
     def evidence(self) -> evidence_pb2.RankEvidence:
         """Return what is known by now, within the limit of its size."""
@@ -186,7 +186,7 @@ async def collect(
             tasks.create_task(_take_stacks(takings, signal, own_files, limit_s * STACKS_SHARE))
             tasks.create_task(_take_tails(takings, logs))
             for taking in takings:
-                tasks.create_task(taking.take_groups())
+                tasks.create_task(taking.take_groups(own_files))
     except TimeoutError:
         pass  # each part has noted what is missing
     finally:
