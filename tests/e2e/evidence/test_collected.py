@@ -31,7 +31,7 @@ def functions(one: evidence_pb2.RankEvidence) -> list[str]:
 
 
 async def look(node: Node, **wanted: str) -> list[evidence_pb2.RankEvidence]:
-    """Return evidence in which ranks are where they get soon after they have said so."""
+    """Return evidence in which ranks are where they get soon after their line."""
     ends_s = time.monotonic() + LIMIT_S
     while True:
         found = await node.supervisor.evidence()
@@ -89,7 +89,7 @@ async def test_worker_that_is_not_armed_says_so(tmp_path: Path, arming: Arming) 
 
     assert one.state in (
         evidence_pb2.PROCESS_STATE_SLEEPING,
-        evidence_pb2.PROCESS_STATE_RUNNING,  # it has only just said that it will sleep
+        evidence_pb2.PROCESS_STATE_RUNNING,  # it sleeps a moment later
     )
     assert one.cpu_time.ToMilliseconds() > 0
     assert list(one.gaps) == [
