@@ -77,22 +77,30 @@ def pipe() -> Iterator[Pipe]:
 
 
 def fill(console: Console) -> int:
-    """Hand over output until no more is taken at once; return its size."""
+    """Hand over output until no more is taken at once; return its size.
+
+    The thread ends whatever happens: it would write into descriptors of later tests.
+    """
     size = 0
-    done = threading.Event()
+    is_full, done = threading.Event(), threading.Event()
 
     def write() -> None:
         nonlocal size
         while not done.is_set():
             console.write(b"x" * 65_536, done.is_set)
             size += 65_536
+            if size > PIECES_BYTES_MAX:  # more than a pipe holds: from now on it is never idle
+                is_full.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert not console.flush(LIMIT_S)  # it has stalled: it is not read
-    done.set()
-    console.nudge()
-    writer.join(LIMIT_S)
+    try:
+        assert is_full.wait(LIMIT_S)
+        assert not console.flush(LIMIT_S)  # it has stalled: it is not read
+    finally:
+        done.set()
+        console.nudge()
+        writer.join(LIMIT_S)
     return size
 
 
