@@ -197,7 +197,7 @@ def test_missing_rank_is_named(world: World, example: Example) -> None:
     for name in ("a", "b"):
         world.agent(name, nnodes="2")
     _, second = world.mailbox.workers(2)
-    waiting = start_in_place_of(world, second, example, example.timeout(20))
+    waiting = start_in_place_of(world, second, example, example.timeout(30))
 
     assert waiting.wait() == 1
     details, status = waiting.said()
@@ -230,7 +230,7 @@ def test_missing_key_is_named(world: World, example: Example) -> None:
     for name in ("a", "b"):
         world.agent(name, nnodes="2")
     first, second = world.mailbox.workers(2)
-    waiting = start_in_place_of(world, second, example, example.timeout(20))
+    waiting = start_in_place_of(world, second, example, example.timeout(30))
     arrive(world, first)
 
     assert waiting.wait() == 1

@@ -18,7 +18,7 @@ from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.coordinator import InputRefused
 
 Context = grpc.aio.ServicerContext[Any, Any]
-MARGIN_MS_MAX = 1_000
+MARGIN_MS_MAX = 3_000
 """A wait ends so much earlier than its call at most, so that the answer arrives in time."""
 MARGIN_MS_MIN = 250
 """A turn may come that late without counting as a stall."""
