@@ -81,6 +81,16 @@ async def test_descriptor_that_is_closed_gets_nothing(tmp_path: Path) -> None:
     assert "no stacks: it has closed its file" in one.gaps
 
 
+async def test_server_whose_socket_is_closed_is_not_asked(tmp_path: Path) -> None:
+    """It would end the worker."""
+    async with running(tmp_path, ("shut",)) as node:
+        for _ in range(2):
+            (one,) = await node.supervisor.evidence()
+
+    assert one.state != evidence_pb2.PROCESS_STATE_ENDED
+    assert "no collectives: it has closed the socket of torch's server" in one.gaps
+
+
 @pytest.mark.parametrize("arming", [Arming.OFF, Arming.SIGNALS])
 async def test_worker_that_is_not_armed_says_so(tmp_path: Path, arming: Arming) -> None:
     """What the kernel and its output tell is there all the same."""

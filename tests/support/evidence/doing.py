@@ -2,6 +2,7 @@
 
 asleep    waits, and a second thread waits, too
 locked    holds the interpreter's lock in C
+shut      has closed the socket of torch's server, which waits for a connection
 alone     as asleep, after it has closed the descriptors that it does not know
 reduced   has entered an all_reduce that the others have not, after one that all have completed
 late      has completed that one, and does not enter the next
@@ -47,6 +48,12 @@ def close(local_rank: int) -> None:
     sleep(local_rank)
 
 
+def shut(local_rank: int) -> None:
+    import torch.distributed  # noqa: F401  # it starts the server
+
+    close(local_rank)
+
+
 def hold_lock(local_rank: int) -> None:
     reader, _ = os.pipe()
     say(local_rank)
@@ -74,6 +81,7 @@ DEEDS = {
     "asleep": sleep,
     "locked": hold_lock,
     "alone": close,
+    "shut": shut,
     "reduced": reduce,
     "late": reduce,
 }

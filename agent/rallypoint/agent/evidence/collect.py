@@ -8,11 +8,12 @@ file system may stand still; those of the agent's own folder in another one than
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from rallypoint.agent.evidence.dump import SIGNUM, StackDump
-from rallypoint.agent.evidence.processes import ProcessFacts, read_process
+from rallypoint.agent.evidence.processes import ProcessFacts, has_socket, read_process
 from rallypoint.agent.evidence.recorder import awaits_peer, parse_recording
 from rallypoint.agent.evidence.server import GENERIC, NCCL, NoHandler, ask
 from rallypoint.agent.evidence.stacks import parse_stacks
@@ -106,6 +107,12 @@ class _Taking:
         if not self.target.prefix:
             return
         try:
+            socket = self.target.socket
+            if not await files.run(_READING, partial(has_socket, self.target.pid, socket)):
+                # A server whose socket the program has closed ends the process when it is asked.
+                await files.run(_READING, partial(os.stat, socket))
+                self.groups_gap = "no collectives: it has closed the socket of torch's server"
+                return
             self.groups = await self._ask(GENERIC, files)
             self.groups_gap = ""
             nccl = await self._ask(NCCL, files)

@@ -43,7 +43,7 @@ class StackDump:
         try:
             self._fd = os.open(path, flags)
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                return "its file is no regular file"
+                return "its file is not a regular file"
             header, newline, _ = os.pread(self._fd, HEADER_BYTES_MAX, 0).partition(b"\n")
             if not (newline and header.isdigit()):
                 return "it has not been armed completely"

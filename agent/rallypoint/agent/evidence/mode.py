@@ -28,4 +28,4 @@ def parse_arming(value: object) -> Arming:
         return value if isinstance(value, Arming) else Arming(str(value).strip().lower())
     except ValueError:
         names = ", ".join(one.value for one in Arming)
-        raise BadValue(f"{value!r} is none of {names}") from None
+        raise BadValue(f"{value!r} is not one of {names}") from None

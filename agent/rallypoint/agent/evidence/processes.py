@@ -77,6 +77,24 @@ def find_link(pid: int, fd: int) -> str:
         return ""
 
 
+def has_socket(pid: int, path: str) -> bool:
+    """Return whether a process has the Unix socket open that is bound to a path.
+
+    A thread that waits for a connection keeps a socket although the program has closed it.
+    """
+    bound: set[str] = set()
+    try:
+        with open(f"/proc/{pid}/net/unix", "rb") as file:
+            for line in file:
+                words = os.fsdecode(line).rstrip("\n").split(maxsplit=7)
+                if words[-1] == path:
+                    bound.add(f"socket:[{words[6]}]")
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    return any(find_link(pid, int(number)) in bound for number in numbers)
+
+
 def _read(pid: int, name: str) -> str:
     try:
         with open(f"/proc/{pid}/{name}", "rb", 0) as file:

@@ -42,7 +42,7 @@ async def ask(socket: str, handler: str) -> bytes:
         except asyncio.IncompleteReadError as error:
             raise ConnectionError("it hung up") from error
         except asyncio.LimitOverrunError as error:
-            raise ValueError("its answer is no HTTP") from error
+            raise ValueError("its answer is not HTTP") from error
     finally:
         writer.transport.abort()
     if status == _NOT_FOUND:
@@ -59,7 +59,7 @@ def _parse_head(head: bytes) -> tuple[bytes, int]:
     fields = dict(line.lower().split(b":", 1) for line in lines if b":" in line)
     length = fields.get(_LENGTH, b"").strip()
     if len(words) < 2 or not length.isdigit():
-        raise ValueError("its answer is no HTTP")
+        raise ValueError("its answer is not HTTP")
     if len(length) > LENGTH_DIGITS_MAX or int(length) > ANSWER_BYTES_MAX:
         raise ValueError(f"its answer has over {ANSWER_BYTES_MAX >> 20} MiB")
     return words[1], int(length)

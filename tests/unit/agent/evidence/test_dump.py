@@ -66,7 +66,7 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
     """None is followed, none is waited for."""
     path, one = tmp_path / "w.stacks", dump(tmp_path)
     os.mkfifo(path)
-    assert one.begin() == "its file is no regular file"
+    assert one.begin() == "its file is not a regular file"
     one.close()
     path.unlink()
     path.symlink_to("/etc/passwd")

@@ -389,6 +389,10 @@ def _describe_common(case: _Case) -> str:
         idle = ", and none waits in a collective" if is_known else ", and none is set apart"
         return f"the ranks are in {case.stacks.groups_total} different places{idle}"
     place = describe_place(case.stacks.groups[0].frames)
+    if not place and not is_known:
+        return f"nothing is known about {everyone}"
+    if len(case.evidence) == 1 and place:
+        return f"the rank is in {place}"
     same = f"{everyone} {'is' if len(case.evidence) == 1 else 'are'} in the same place"
     same += f", {place}" if place else ""
     return f"{same}; none waits in a collective" if is_known else f"{same}: {NETWORK}"
