@@ -78,6 +78,18 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 LONG = pytest.mark.long
 
 
+def test_each_network_has_addresses_of_its_own(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the same are drawn: this machine would reach the hosts of another test."""
+    taken = int(hosts.network.hosts["a"].address.split(".")[2]) - 1
+    monkeypatch.setattr("support.machines.netns.secrets.randbelow", lambda _: taken)
+    with Network("a") as other, Network("a") as third:
+        networks = (hosts.network, other, third)
+
+        assert len({network.hosts["a"].address for network in networks}) == 3
+
+
 @pytest.mark.parametrize(
     "direction", [pytest.param("up", marks=LONG), pytest.param("down", marks=LONG), "both"]
 )

@@ -18,6 +18,7 @@ import random
 import secrets
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import threading
@@ -28,6 +29,8 @@ from typing import Self
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _PACKET_BYTES = 65_536
+_SUBNETS = 254
+"""As many networks can be there at once."""
 _HERE = ""
 """The namespace of this process."""
 
@@ -62,8 +65,7 @@ class Network:
         if shutil.which("ip") is None:
             raise NotPermitted("there is no `ip` command (package iproute2)")
         self._token = secrets.token_hex(3)
-        # 198.18.0.0/15 is for tests of networks (RFC 2544): no real one is hidden by it.
-        self._subnet = f"198.18.{secrets.randbelow(254) + 1}"
+        self._subnet, self._claim = _claim_subnet()
         self._random = random.Random(seed)
         self._cuts: set[tuple[str, str]] = set()
         self._delay_s = 0.0
@@ -128,6 +130,7 @@ class Network:
             os.close(host.fd)
             if host.namespace:
                 subprocess.run(["ip", "netns", "del", host.namespace], capture_output=True)
+        self._claim.close()
 
     def _forward(self) -> None:
         """Pass packets on until the pipe is closed."""
@@ -166,6 +169,26 @@ class Network:
             os.write(self.hosts[target].fd, packet)
         except BlockingIOError:
             pass  # its queue is full: as any switch, we drop
+
+
+def _claim_subnet() -> tuple[str, socket.socket]:
+    """Return the first three numbers of a network's addresses, and what keeps them from others.
+
+    With the addresses of another network that is there, this machine would reach that one's hosts.
+    The name of a socket is free again when its process ends, and as local as an address is.
+    """
+    first = secrets.randbelow(_SUBNETS)
+    for number in range(first, first + _SUBNETS):
+        # 198.18.0.0/15 is for tests of networks (RFC 2544): no real one is hidden by it.
+        subnet = f"198.18.{number % _SUBNETS + 1}"
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0rallypoint-tests {subnet}")
+        except OSError:
+            claim.close()
+        else:
+            return subnet, claim
+    raise RuntimeError("all addresses for tests are in use")
 
 
 def _ip(*arguments: str) -> None:
