@@ -21,6 +21,7 @@ if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).parents[1])
 
 from sim.durable.owner_bugs import OWNER_OPTIONS
+from sim.hangs.bugs import HANG_BUGS
 from sim.relays import bugs as of_relays
 from sim.relays.world import RelayedWorld
 from sim.seeds import bugs as of_cores
@@ -42,6 +43,7 @@ NEAR = 10
 HUNT = range(600)
 """Then it tries these."""
 OPTIONS = {
+    **{name: {"hangs": "1"} for name in HANG_BUGS},
     "confirm too much": {
         "kinds": "partition,freeze_agent",
         "features": "fence",
@@ -53,6 +55,7 @@ OPTIONS = {
     "forget connection numbers": {"kinds": "sever"},
     "judge a node by a stale lease": {"kinds": "partition", "features": "fence"},
     "take a stall for deaths": {"kinds": "stall"},
+    "believe what was": {"kinds": "partition,sever", "every_ms": "1200", "hangs": "1"},
     "forget what workers reached": {"durable": "1", "kinds": "crash", "every_ms": "1500"},
     **{name: {"meetings": "1"} for name in MEETING_BUGS},
     **{name: {"keys": "1"} for name in KEY_BUGS},

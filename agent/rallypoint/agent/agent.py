@@ -167,7 +167,10 @@ class Agent:
         self._guard(self._set_timer)
 
     def _step(self, input: inputs.Input) -> None:
+        before = self.state.held
         self.state, todo = step(self.state, input, self.now_ms())
+        if before is not None and self.state.held is not None:
+            self.log.progress(before, self.state.held, self.now_ms())
         for effect in todo:
             self._guard(self._do, effect)
         self._remember_held()

@@ -149,6 +149,7 @@ def new_supervisor(
         preload=_preload(settings),
         is_wanted=agent.is_wanted,
         began=agent.log.round_began,
+        limits=settings.hang_limits,
     )
 
 

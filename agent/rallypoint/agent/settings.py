@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rallypoint.agent.core.leaving.away import Absence
+from rallypoint.agent.evidence.progress import Limits
 from rallypoint.agent.hosting.keeper import Keeper
 from rallypoint.agent.output.destinations import OutputSpec
 from rallypoint.agent.round.environ import Launch
@@ -19,6 +20,7 @@ from rallypoint.base.limits import PROTOCOL_VERSION, PROTOCOL_VERSION_MIN
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from rallypoint.wire.access import PLAIN, Access, to_environment
+from rallypoint.wire.durations import to_ms
 
 if TYPE_CHECKING:
     from rallypoint.agent.preload.command import Preload
@@ -84,6 +86,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     def limits_threads(self) -> bool:
         """Return whether several workers on this node get OMP_NUM_THREADS=1."""
         return self.launch.limits_threads and "OMP_NUM_THREADS" not in self.environment
+
+    @property
+    def hang_limits(self) -> Limits | None:
+        """Return how long workers may make no progress; None: without a limit."""
+        after_ms = to_ms(self.spec.hang_after)
+        return Limits(after_ms, to_ms(self.spec.hang_first_after)) if after_ms else None
 
     @property
     def patience_ms(self) -> int:

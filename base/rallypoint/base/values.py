@@ -6,6 +6,8 @@ Each parser takes a text, or the value itself where a program gives it, and rais
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TypeVar
 
 from rallypoint.base.limits import COUNT_MAX, DURATION_MS_MAX
 
@@ -15,6 +17,9 @@ NO = frozenset({"0", "false", "f", "no", "n", "off"})
 UNITS = (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1))
 """A unit, its length in s, and the next smaller one."""
 MINUTE_MS = 60_000
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 class BadValue(ValueError):
@@ -67,6 +72,19 @@ def count(most: int) -> Callable[[str | float], int]:
         if number > most:
             raise BadValue(f"{value!r} is more than {most}")
         return number
+
+    return parse
+
+
+def choice(kind: type[_Choice]) -> Callable[[str | _Choice], _Choice]:
+    """Return a parser of the values of an enumeration, in any case."""
+
+    def parse(value: str | _Choice) -> _Choice:
+        try:
+            return value if isinstance(value, kind) else kind(str(value).strip().lower())
+        except ValueError:
+            names = ", ".join(one.value for one in kind)
+            raise BadValue(f"{value!r} is not one of {names}") from None
 
     return parse
 

@@ -149,6 +149,7 @@ class SessionRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
     REACHED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Random id of the agent process: 32 lower-case hexadecimal digits. Set in every message."""
     connection: _builtins.int
@@ -214,6 +215,10 @@ class SessionRequest(_message.Message):
     def reached(self) -> Global___Reached:
         """Report: every worker of the node has reached milestones."""
 
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """Report: no worker of the node makes progress, or one does again."""
+
     def __init__(
         self,
         *,
@@ -234,12 +239,13 @@ class SessionRequest(_message.Message):
         leaving: Global___Leaving | None = ...,
         goodbye: Global___Goodbye | None = ...,
         reached: Global___Reached | None = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "draining", b"draining", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "progress", b"progress", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "connection", b"connection", "draining", b"draining", "epoch", b"epoch", "exited", b"exited", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "leaving", b"leaving", "message", b"message", "progress", b"progress", "reached", b"reached", "ready", b"ready", "recorded", b"recorded", "sequence", b"sequence", "session_id", b"session_id", "start_failed", b"start_failed", "started", b"started", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "recorded", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye", "reached"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "heartbeat", "ready", "started", "start_failed", "recorded", "exited", "succeeded", "blocked", "draining", "leaving", "goodbye", "reached", "progress"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -568,6 +574,7 @@ class HeldRound(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     START_FAILURE_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
+    STILL_FOR_FIELD_NUMBER: _builtins.int
     state: _node_pb2.NodeState.ValueType
     """State of the node: ASSIGNED, STARTED, SUCCEEDED, FAILED, STOPPING or BLOCKED."""
     start_failure: _builtins.str
@@ -590,6 +597,12 @@ class HeldRound(_message.Message):
         a coordinator that has started again knows them.
         """
 
+    @_builtins.property
+    def still_for(self) -> _duration_pb2.Duration:
+        """Time since the latest progress of any worker of the node, if that is longer than the specification
+        allows. Absent: it is not.
+        """
+
     def __init__(
         self,
         *,
@@ -598,10 +611,11 @@ class HeldRound(_message.Message):
         workers: _abc.Iterable[_node_pb2.Worker] | None = ...,
         start_failure: _builtins.str | None = ...,
         milestones: _abc.Iterable[Global___MilestoneReached] | None = ...,
+        still_for: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "order", b"order", "start_failure", b"start_failure", "still_for", b"still_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "milestones", b"milestones", "order", b"order", "start_failure", b"start_failure", "state", b"state", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure", "milestones", b"milestones", "order", b"order", "start_failure", b"start_failure", "state", b"state", "still_for", b"still_for", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__start_failure: _TypeAlias = _typing.Literal["start_failure"]  # noqa: Y015
     _WhichOneofArgType__start_failure: _TypeAlias = _typing.Literal["_start_failure", b"_start_failure"]  # noqa: Y015
@@ -815,6 +829,38 @@ class Recorded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Recorded: _TypeAlias = Recorded  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """Whether the workers of the node make progress. Sent when none has for the hang_after of the
+    specification, or before the first progress of the round for its hang_first_after; and again when one
+    does. A worker makes progress when it enters or completes a collective operation. Of workers without
+    collectives, those make progress that use a processor or write something.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    STILL_FOR_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Number of the round."""
+    @_builtins.property
+    def still_for(self) -> _duration_pb2.Duration:
+        """Time since the latest progress of any of them, or since they were started. Absent: they make progress."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        still_for: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["still_for", b"still_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "still_for", b"still_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):

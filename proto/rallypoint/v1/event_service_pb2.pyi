@@ -60,6 +60,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The round is not stopped yet: the failures so far are victims of another one."""
     EVENT_KIND_ROUND_PROGRESSED: _EventKind.ValueType  # 37
     """A worker of the round reported progress for the first time."""
+    EVENT_KIND_HANG_SUSPECTED: _EventKind.ValueType  # 38
+    """The round is suspected to hang: no worker makes progress."""
+    EVENT_KIND_HANG_OVER: _EventKind.ValueType  # 39
+    """The round is not suspected to hang any more."""
     EVENT_KIND_NODE_JOINED: _EventKind.ValueType  # 40
     """A node joined the job."""
     EVENT_KIND_NODE_DISCONNECTED: _EventKind.ValueType  # 41
@@ -120,6 +124,10 @@ EVENT_KIND_CULPRIT_AWAITED: EventKind.ValueType  # 36
 """The round is not stopped yet: the failures so far are victims of another one."""
 EVENT_KIND_ROUND_PROGRESSED: EventKind.ValueType  # 37
 """A worker of the round reported progress for the first time."""
+EVENT_KIND_HANG_SUSPECTED: EventKind.ValueType  # 38
+"""The round is suspected to hang: no worker makes progress."""
+EVENT_KIND_HANG_OVER: EventKind.ValueType  # 39
+"""The round is not suspected to hang any more."""
 EVENT_KIND_NODE_JOINED: EventKind.ValueType  # 40
 """A node joined the job."""
 EVENT_KIND_NODE_DISCONNECTED: EventKind.ValueType  # 41
@@ -177,6 +185,8 @@ class Event(_message.Message):
     VERDICT_CORRECTED_FIELD_NUMBER: _builtins.int
     CULPRIT_AWAITED_FIELD_NUMBER: _builtins.int
     ROUND_PROGRESSED_FIELD_NUMBER: _builtins.int
+    HANG_SUSPECTED_FIELD_NUMBER: _builtins.int
+    HANG_OVER_FIELD_NUMBER: _builtins.int
     NODE_JOINED_FIELD_NUMBER: _builtins.int
     NODE_DISCONNECTED_FIELD_NUMBER: _builtins.int
     NODE_RESUMED_FIELD_NUMBER: _builtins.int
@@ -265,6 +275,14 @@ class Event(_message.Message):
         """A worker of the round reported progress for the first time."""
 
     @_builtins.property
+    def hang_suspected(self) -> Global___HangSuspected:
+        """The round is suspected to hang: no worker makes progress."""
+
+    @_builtins.property
+    def hang_over(self) -> Global___HangOver:
+        """The round is not suspected to hang any more."""
+
+    @_builtins.property
     def node_joined(self) -> Global___NodeJoined:
         """A node joined the job."""
 
@@ -340,6 +358,8 @@ class Event(_message.Message):
         verdict_corrected: Global___VerdictCorrected | None = ...,
         culprit_awaited: Global___CulpritAwaited | None = ...,
         round_progressed: Global___RoundProgressed | None = ...,
+        hang_suspected: Global___HangSuspected | None = ...,
+        hang_over: Global___HangOver | None = ...,
         node_joined: Global___NodeJoined | None = ...,
         node_disconnected: Global___NodeDisconnected | None = ...,
         node_resumed: Global___NodeResumed | None = ...,
@@ -354,11 +374,11 @@ class Event(_message.Message):
         node_uncordoned: Global___NodeUncordoned | None = ...,
         network_suspected: Global___NetworkSuspected | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["culprit_awaited", b"culprit_awaited", "detail", b"detail", "drain_started", b"drain_started", "job_created", b"job_created", "job_deleted", b"job_deleted", "job_updated", b"job_updated", "network_suspected", b"network_suspected", "node_cordoned", b"node_cordoned", "node_departed", b"node_departed", "node_disconnected", b"node_disconnected", "node_displaced", b"node_displaced", "node_joined", b"node_joined", "node_quarantined", b"node_quarantined", "node_renamed", b"node_renamed", "node_resumed", b"node_resumed", "node_uncordoned", b"node_uncordoned", "other_arguments_found", b"other_arguments_found", "quarantine_ended", b"quarantine_ended", "restart_requested", b"restart_requested", "round_adopted", b"round_adopted", "round_progressed", b"round_progressed", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_started", b"round_started", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened", "time", b"time", "verdict_corrected", b"verdict_corrected"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["culprit_awaited", b"culprit_awaited", "detail", b"detail", "drain_started", b"drain_started", "hang_over", b"hang_over", "hang_suspected", b"hang_suspected", "job_created", b"job_created", "job_deleted", b"job_deleted", "job_updated", b"job_updated", "network_suspected", b"network_suspected", "node_cordoned", b"node_cordoned", "node_departed", b"node_departed", "node_disconnected", b"node_disconnected", "node_displaced", b"node_displaced", "node_joined", b"node_joined", "node_quarantined", b"node_quarantined", "node_renamed", b"node_renamed", "node_resumed", b"node_resumed", "node_uncordoned", b"node_uncordoned", "other_arguments_found", b"other_arguments_found", "quarantine_ended", b"quarantine_ended", "restart_requested", b"restart_requested", "round_adopted", b"round_adopted", "round_progressed", b"round_progressed", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_started", b"round_started", "round_stopped", b"round_stopped", "run_closed", b"run_closed", "run_opened", b"run_opened", "time", b"time", "verdict_corrected", b"verdict_corrected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["culprit_awaited", b"culprit_awaited", "detail", b"detail", "drain_started", b"drain_started", "epoch", b"epoch", "job_created", b"job_created", "job_deleted", b"job_deleted", "job_id", b"job_id", "job_updated", b"job_updated", "network_suspected", b"network_suspected", "node_cordoned", b"node_cordoned", "node_departed", b"node_departed", "node_disconnected", b"node_disconnected", "node_displaced", b"node_displaced", "node_joined", b"node_joined", "node_quarantined", b"node_quarantined", "node_renamed", b"node_renamed", "node_resumed", b"node_resumed", "node_uncordoned", b"node_uncordoned", "other_arguments_found", b"other_arguments_found", "quarantine_ended", b"quarantine_ended", "restart_requested", b"restart_requested", "round", b"round", "round_adopted", b"round_adopted", "round_progressed", b"round_progressed", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_started", b"round_started", "round_stopped", b"round_stopped", "run", b"run", "run_closed", b"run_closed", "run_opened", b"run_opened", "sequence", b"sequence", "text", b"text", "time", b"time", "verdict_corrected", b"verdict_corrected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["culprit_awaited", b"culprit_awaited", "detail", b"detail", "drain_started", b"drain_started", "epoch", b"epoch", "hang_over", b"hang_over", "hang_suspected", b"hang_suspected", "job_created", b"job_created", "job_deleted", b"job_deleted", "job_id", b"job_id", "job_updated", b"job_updated", "network_suspected", b"network_suspected", "node_cordoned", b"node_cordoned", "node_departed", b"node_departed", "node_disconnected", b"node_disconnected", "node_displaced", b"node_displaced", "node_joined", b"node_joined", "node_quarantined", b"node_quarantined", "node_renamed", b"node_renamed", "node_resumed", b"node_resumed", "node_uncordoned", b"node_uncordoned", "other_arguments_found", b"other_arguments_found", "quarantine_ended", b"quarantine_ended", "restart_requested", b"restart_requested", "round", b"round", "round_adopted", b"round_adopted", "round_progressed", b"round_progressed", "round_sealed", b"round_sealed", "round_settled", b"round_settled", "round_started", b"round_started", "round_stopped", b"round_stopped", "run", b"run", "run_closed", b"run_closed", "run_opened", b"run_opened", "sequence", b"sequence", "text", b"text", "time", b"time", "verdict_corrected", b"verdict_corrected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["job_created", "run_opened", "run_closed", "job_deleted", "job_updated", "restart_requested", "round_sealed", "round_adopted", "round_started", "round_stopped", "round_settled", "verdict_corrected", "culprit_awaited", "round_progressed", "node_joined", "node_disconnected", "node_resumed", "node_departed", "node_renamed", "node_displaced", "other_arguments_found", "drain_started", "node_quarantined", "quarantine_ended", "node_cordoned", "node_uncordoned", "network_suspected"]  # noqa: Y015
+    _WhichOneofReturnType_detail: _TypeAlias = _typing.Literal["job_created", "run_opened", "run_closed", "job_deleted", "job_updated", "restart_requested", "round_sealed", "round_adopted", "round_started", "round_stopped", "round_settled", "verdict_corrected", "culprit_awaited", "round_progressed", "hang_suspected", "hang_over", "node_joined", "node_disconnected", "node_resumed", "node_departed", "node_renamed", "node_displaced", "other_arguments_found", "drain_started", "node_quarantined", "quarantine_ended", "node_cordoned", "node_uncordoned", "network_suspected"]  # noqa: Y015
     _WhichOneofArgType_detail: _TypeAlias = _typing.Literal["detail", b"detail"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_detail) -> _WhichOneofReturnType_detail | None: ...
 
@@ -700,6 +720,58 @@ class RoundProgressed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundProgressed: _TypeAlias = RoundProgressed  # noqa: Y015
+
+@_typing.final
+class HangSuspected(_message.Message):
+    """The round is suspected to hang: no worker makes progress. Evidence is taken; GetJob shows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STILL_FOR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def still_for(self) -> _duration_pb2.Duration:
+        """Time since the latest progress of any worker."""
+
+    def __init__(
+        self,
+        *,
+        still_for: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["still_for", b"still_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["still_for", b"still_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HangSuspected: _TypeAlias = HangSuspected  # noqa: Y015
+
+@_typing.final
+class HangOver(_message.Message):
+    """The round is not suspected to hang any more: a worker makes progress. A suspicion also ends with its
+    round, which has no such event.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Which progress it was."""
+    evidence: _builtins.str
+    """What the evidence showed, as one line for a person. Empty: it had not come."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        evidence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HangOver: _TypeAlias = HangOver  # noqa: Y015
 
 @_typing.final
 class NodeJoined(_message.Message):

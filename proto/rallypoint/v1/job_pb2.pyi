@@ -24,6 +24,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _HangAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HangActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HangAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANG_ACTION_UNSPECIFIED: _HangAction.ValueType  # 0
+    """Not valid in a Job; in a JobSpec that is sent, the same as HANG_ACTION_REPORT."""
+    HANG_ACTION_REPORT: _HangAction.ValueType  # 1
+    """Evidence is taken and shown; the round continues."""
+    HANG_ACTION_RESTART: _HangAction.ValueType  # 2
+    """Evidence is taken, and the round is stopped; one restart is charged."""
+
+class HangAction(_HangAction, metaclass=_HangActionEnumTypeWrapper):
+    """What follows when a round is suspected to hang."""
+
+HANG_ACTION_UNSPECIFIED: HangAction.ValueType  # 0
+"""Not valid in a Job; in a JobSpec that is sent, the same as HANG_ACTION_REPORT."""
+HANG_ACTION_REPORT: HangAction.ValueType  # 1
+"""Evidence is taken and shown; the round continues."""
+HANG_ACTION_RESTART: HangAction.ValueType  # 2
+"""Evidence is taken, and the round is stopped; one restart is charged."""
+Global___HangAction: _TypeAlias = HangAction  # noqa: Y015
+
 class _JobPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -345,6 +369,9 @@ class JobSpec(_message.Message):
     PROGRESS_AFTER_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    HANG_AFTER_FIELD_NUMBER: _builtins.int
+    HANG_FIRST_AFTER_FIELD_NUMBER: _builtins.int
+    HANG_ACTION_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
     """Fewest nodes of a round; 1 or more. Absent (0) is refused."""
     max_nodes: _builtins.int
@@ -367,6 +394,8 @@ class JobSpec(_message.Message):
     """The run ends when the same failure occurs this often in a row soon after the start. Zero turns
     that off. Absent means 5.
     """
+    hang_action: Global___HangAction.ValueType
+    """What follows when a round is suspected to hang. Absent means HANG_ACTION_REPORT."""
     @_builtins.property
     def join_timeout(self) -> _duration_pb2.Duration:
         """How long a round may stay short of min_nodes before the run fails. Absent means 10 minutes."""
@@ -445,6 +474,16 @@ class JobSpec(_message.Message):
         own, 5 seconds.
         """
 
+    @_builtins.property
+    def hang_after(self) -> _duration_pb2.Duration:
+        """How long no worker of a running round may make progress until the round is suspected to hang. Zero
+        turns that off. Absent means 5 minutes.
+        """
+
+    @_builtins.property
+    def hang_first_after(self) -> _duration_pb2.Duration:
+        """The same before the first progress of a round. Zero turns that off. Absent means 30 minutes."""
+
     def __init__(
         self,
         *,
@@ -469,10 +508,13 @@ class JobSpec(_message.Message):
         progress_after: _duration_pb2.Duration | None = ...,
         heartbeat_interval: _duration_pb2.Duration | None = ...,
         lease: _duration_pb2.Duration | None = ...,
+        hang_after: _duration_pb2.Duration | None = ...,
+        hang_first_after: _duration_pb2.Duration | None = ...,
+        hang_action: Global___HangAction.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "hang_after", b"hang_after", "hang_first_after", b"hang_first_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_reformations", b"max_reformations", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_max_reformations", b"_max_reformations", "_quarantine_after", b"_quarantine_after", "crash_loop", b"crash_loop", "fence_after", b"fence_after", "grow", b"grow", "grow_after", b"grow_after", "hang_action", b"hang_action", "hang_after", b"hang_after", "hang_first_after", b"hang_first_after", "heartbeat_interval", b"heartbeat_interval", "join_timeout", b"join_timeout", "last_call", b"last_call", "lease", b"lease", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after", b"progress_after", "quarantine_after", b"quarantine_after", "quarantine_cooldown", b"quarantine_cooldown", "quarantine_window", b"quarantine_window", "restart_backoff", b"restart_backoff", "settle_time", b"settle_time", "shutdown_timeout", b"shutdown_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
     _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015
@@ -492,6 +534,50 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__quarantine_after) -> _WhichOneofReturnType__quarantine_after | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Hang(_message.Message):
+    """A suspicion that a round hangs: none of its workers makes progress. Set by the coordinator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STILL_FOR_FIELD_NUMBER: _builtins.int
+    SUSPECTED_FOR_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NODE_NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Rank that the others wait for. Absent: none is known, or the evidence names none."""
+    node_name: _builtins.str
+    """Node of that rank. Empty: none is known."""
+    text: _builtins.str
+    """What the evidence says, as one line for a person. Empty: it is still taken."""
+    @_builtins.property
+    def still_for(self) -> _duration_pb2.Duration:
+        """Time since the latest progress of any worker."""
+
+    @_builtins.property
+    def suspected_for(self) -> _duration_pb2.Duration:
+        """Time since the round is suspected."""
+
+    def __init__(
+        self,
+        *,
+        still_for: _duration_pb2.Duration | None = ...,
+        suspected_for: _duration_pb2.Duration | None = ...,
+        rank: _builtins.int | None = ...,
+        node_name: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank", "still_for", b"still_for", "suspected_for", b"suspected_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "node_name", b"node_name", "rank", b"rank", "still_for", b"still_for", "suspected_for", b"suspected_for", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___Hang: _TypeAlias = Hang  # noqa: Y015
 
 @_typing.final
 class Notice(_message.Message):
@@ -999,6 +1085,7 @@ class Job(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     SILENT_COUNT_FIELD_NUMBER: _builtins.int
     GONE_COUNT_FIELD_NUMBER: _builtins.int
+    HANG_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Name of the job."""
     run: _builtins.int
@@ -1093,6 +1180,10 @@ class Job(_message.Message):
     def lease(self) -> _duration_pb2.Duration:
         """How long a silent agent of the run counts as alive now."""
 
+    @_builtins.property
+    def hang(self) -> Global___Hang:
+        """Set while the round is suspected to hang."""
+
     def __init__(
         self,
         *,
@@ -1122,10 +1213,11 @@ class Job(_message.Message):
         lease: _duration_pb2.Duration | None = ...,
         silent_count: _builtins.int = ...,
         gone_count: _builtins.int = ...,
+        hang: Global___Hang | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "opened_at", b"opened_at", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "hang", b"hang", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "opened_at", b"opened_at", "round", b"round", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "gone_count", b"gone_count", "health", b"health", "health_count", b"health_count", "heartbeat_interval", b"heartbeat_interval", "history", b"history", "job_id", b"job_id", "lease", b"lease", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "silent_count", b"silent_count", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "closed_at", b"closed_at", "command_count", b"command_count", "commands", b"commands", "departures", b"departures", "gone_count", b"gone_count", "hang", b"hang", "health", b"health", "health_count", b"health_count", "heartbeat_interval", b"heartbeat_interval", "history", b"history", "job_id", b"job_id", "lease", b"lease", "node_count", b"node_count", "nodes", b"nodes", "notices", b"notices", "opened_at", b"opened_at", "outcome", b"outcome", "phase", b"phase", "restart_count", b"restart_count", "revision", b"revision", "round", b"round", "run", b"run", "silent_count", b"silent_count", "spec", b"spec", "verdict", b"verdict", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,6 +53,8 @@ class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReas
     """An operator changed how many nodes a round may have; no restart was charged."""
     ROUND_REASON_UNKNOWN: _RoundReason.ValueType  # 12
     """Not known, for example for a round that was adopted from another coordinator."""
+    ROUND_REASON_HUNG: _RoundReason.ValueType  # 13
+    """It made no progress; one restart was charged."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
     """Why a round began or was stopped."""
@@ -83,6 +85,8 @@ ROUND_REASON_RESIZED: RoundReason.ValueType  # 11
 """An operator changed how many nodes a round may have; no restart was charged."""
 ROUND_REASON_UNKNOWN: RoundReason.ValueType  # 12
 """Not known, for example for a round that was adopted from another coordinator."""
+ROUND_REASON_HUNG: RoundReason.ValueType  # 13
+"""It made no progress; one restart was charged."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final

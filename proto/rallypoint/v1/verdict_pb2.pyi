@@ -46,6 +46,8 @@ class _VerdictCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictC
     """A member of the round did not start its workers in time."""
     VERDICT_CAUSE_CANCELLED: _VerdictCause.ValueType  # 9
     """An operator cancelled the job."""
+    VERDICT_CAUSE_HUNG: _VerdictCause.ValueType  # 10
+    """The round made no progress."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """What kind of event a verdict is about."""
@@ -70,6 +72,8 @@ VERDICT_CAUSE_START_OVERDUE: VerdictCause.ValueType  # 8
 """A member of the round did not start its workers in time."""
 VERDICT_CAUSE_CANCELLED: VerdictCause.ValueType  # 9
 """An operator cancelled the job."""
+VERDICT_CAUSE_HUNG: VerdictCause.ValueType  # 10
+"""The round made no progress."""
 Global___VerdictCause: _TypeAlias = VerdictCause  # noqa: Y015
 
 class _VerdictConsequence:

@@ -9,7 +9,8 @@ second time:
   member reads as UNKNOWN, or else as UNSPECIFIED; without such a member, only known numbers may
   come.
 * What may be None has presence, and is absent when it is None.
-* What is absent reads as the default. A default of zero is absent, where the field has presence.
+* What is absent reads as the default, also an enum of zero. A default of zero is absent, where the
+  field has presence.
 
 Any other field is named `apart`, and the caller passes it. A field that only one side has fails the
 import, so no change of one side is forgotten on the other.
@@ -185,7 +186,8 @@ def _map_field(
         raise Misfit(f"{field.full_name} is repeated, and {hint} is not a tuple")
     if may_be_none and not field.has_presence:
         raise Misfit(f"{field.full_name} has no presence, and {name} may be None")
-    convert = _map_value(options[0] if is_many or may_be_none else hint, field, mappers)
+    one = options[0] if is_many or may_be_none else hint
+    convert = _map_value(one, field, mappers, info.default)
     given, held = f"one.{name}", f"one.{field.name}"
     if convert is not None:
         used[f"encode_{name}"], used[f"decode_{name}"] = convert
@@ -208,7 +210,7 @@ def _map_field(
 
 
 def _map_value(
-    hint: Any, field: FieldDescriptor, mappers: Mapping[Any, Mapper[Any, Any]]
+    hint: Any, field: FieldDescriptor, mappers: Mapping[Any, Mapper[Any, Any]], default: Any
 ) -> tuple[_Convert, _Convert] | None:
     """Return what encodes and what decodes one value; None: nothing has to be done."""
     while hasattr(hint, "__supertype__"):  # of a NewType
@@ -224,6 +226,8 @@ def _map_value(
     elif isinstance(hint, type) and issubclass(hint, Enum) and field.enum_type is not None:
         numbers = numbers_of(hint, field.enum_type)
         members = {number: member for member, number in numbers.items()}
+        if isinstance(default, hint):
+            members.setdefault(0, default)
         unknown = hint.__members__.get("UNKNOWN") or hint.__members__.get("UNSPECIFIED")
         if unknown is None:
             return numbers.__getitem__, members.__getitem__

@@ -14,6 +14,7 @@ from rallypoint.server.shell.coordinator import InputRefused
 from rallypoint.v1 import worker_service_pb2 as worker_pb2
 from rallypoint.wire.credentials import WORKER_TOKEN_KEY
 from sim.durable.milestones import Milestones
+from sim.hangs.standing import Standing
 
 if TYPE_CHECKING:
     from sim.world.process import Group, Process
@@ -37,10 +38,15 @@ class Progress:
         self._steps: dict[str, int] = {}
         """The latest step of each job."""
         self.milestones = Milestones(world)
+        self.standing = Standing(world)
 
     def begin(self, group: Group) -> None:
-        """Let the first worker of a round, all of which run, report steps, and all milestones."""
+        """Let the first worker of a round, all of which run, report steps, and all milestones.
+
+        At times they stand still.
+        """
         self.milestones.begin(group)
+        self.standing.begin(group)
         if self._is_active:
             self._later(next(process for process in group.living if process.rank == 0))
 
@@ -56,6 +62,9 @@ class Progress:
             return
         if server is not None and server.stalled_until_ms <= now_ms and not is_cut:
             if server.writes.hold_up(partial(self._report, process)):
+                return
+            if not self.standing.may_step(process):
+                self._later(process)
                 return
             step = self._steps.get(job_id, 0) + self._rng.randint(1, STEPS_MAX)
             self._steps[job_id] = step

@@ -47,7 +47,7 @@ VOLATILE = frozenset(
 """Fields of a job that only say what it does at the moment; rounds are compared separately."""
 VOLATILE_OF_ROUNDS = frozenset(
     {
-        *("notices_sent", "step", "step_ms", "step_gap_ms"),
+        *("notices_sent", "step", "step_ms", "step_gap_ms", "taken_over_ms"),
         *("reached_at", "last_exit_ms", "imported", "process_group"),
     }
 )

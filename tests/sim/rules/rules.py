@@ -122,9 +122,7 @@ class OldNewsIsRefused(Checker):
 
     def coordinator_hears(self, server: Server, input: inputs.Input) -> None:
         self._is_old = False
-        if isinstance(
-            input, inputs.TimePassed | inputs.Stalled | inputs.JobBroken | inputs.Request
-        ):
+        if isinstance(input, inputs.Senderless):
             return
         if isinstance(input, inputs.Hello):
             node = server.state.nodes.get(input.identity.session)

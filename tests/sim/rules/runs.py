@@ -196,6 +196,8 @@ class WorkersDoNotNotice(Checker):
         is_watched = process.pid in watch.pids
         grows = watch.may_grow and watch.has_newcomer
         is_growth = grows and watch.stopped_for is RoundReason.GROWTH
+        if watch.stopped_for is RoundReason.HUNG:
+            return  # another rule judges that
         why = watch.stopped_for and watch.stopped_for.value
         self.require(is_growth or not is_watched, f"pid {process.pid} is stopped: {why}")
 

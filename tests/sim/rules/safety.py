@@ -16,6 +16,7 @@ from sim.durable.milestones import TimelinesHold
 from sim.durable.readers import EventsGoOn
 from sim.durable.rules import DURABLE_RULES
 from sim.events.journalled import EventsAreTheJournal
+from sim.hangs.rules import HANG_RULES
 from sim.rules.exits import EXIT_RULES
 from sim.rules.health import HEALTH_RULES
 from sim.rules.keys import KeysHold
@@ -50,6 +51,7 @@ class Safety:
             *RUN_RULES,
             *HEALTH_RULES,
             *NEWS_RULES,
+            *HANG_RULES,
             BarriersHold,
             KeysHold,
             OperationsHold,

@@ -37,6 +37,7 @@ from rallypoint.server.core.verdicts import blame
 from rallypoint.server.core.verdicts import policy as failures
 from sim.durable.owner_bugs import OWNER_BUGS
 from sim.durable.timeline_bugs import TIMELINE_BUGS
+from sim.hangs.bugs import HANG_BUGS
 from sim.seeds.durable_bugs import DURABLE_BUGS
 from sim.seeds.key_bugs import KEY_BUGS
 from sim.seeds.meeting_bugs import MEETING_BUGS
@@ -365,5 +366,6 @@ BUGS: dict[str, Bug] = {
     **DURABLE_BUGS,
     **OWNER_BUGS,
     **TIMELINE_BUGS,
+    **HANG_BUGS,
 }
 """By name: how a bug is planted, and the rules that may notice it."""

@@ -27,6 +27,7 @@ from rallypoint.agent.core.state import AgentState
 from rallypoint.server.core.memory.replay import JournalRecord
 from rallypoint.server.core.messages.effects import JobChanged, Send
 from rallypoint.server.core.messages.inputs import (
+    Examined,
     Hello,
     Input,
     JobBroken,
@@ -96,6 +97,8 @@ EVERY: tuple[Row, ...] = (
             "node_uncordoned",
             "fence_enforced",
             "culprit_awaited",
+            "hang_suspected",
+            "hang_ended",
             "barrier released",
             "barrier listed",
             "keys written",
@@ -314,7 +317,7 @@ def _subject(input: Input, transition: Transition, state: State) -> JobId:
     """Return the job that an input is about; none for an input of an unknown session."""
     if isinstance(input, Hello):
         return input.identity.job_id
-    if isinstance(input, JobBroken | Request):
+    if isinstance(input, JobBroken | Examined | Request):
         return input.job_id
     if isinstance(input, TimePassed | Stalled):
         return transition.jobs[0] if transition.jobs else JobId("")

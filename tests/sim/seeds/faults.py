@@ -128,6 +128,8 @@ class Faults:
     """What writes meet; all equally likely. Only a durable coordinator writes."""
     disk_every_ms: int = 5_000
     """Mean time between two of them."""
+    hangs: int = field(default=-1, repr=False)
+    """1: workers stand still at times; 0 and -1 as for meetings. Not shown, as above."""
     owners: int = field(default=0, repr=False)
     """1: several coordinators own shards in etcd. Not shown, because other options are drawn from
     what is."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rallypoint.base.limits import BEATS_PER_LEASE, LEASE_MS_MIN
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.node import Program
-from rallypoint.server.core.model.spec import JobSpec, Timing
+from rallypoint.server.core.model.spec import HangAction, JobSpec, Timing
 from sim.seeds.faults import Faults, Feature
 
 OTHER_RESTARTS = 7
@@ -114,6 +114,7 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
         beyond_ms = BEATS_PER_LEASE * Timing().compute_heartbeat_ms(spec, sessions=0)
         beyond_ms = max(beyond_ms, rng.choice((3_000, 3_000, 3_000, 9_000)))
         spec = replace(spec, fence_after_ms=spec.shutdown_timeout_ms + beyond_ms)
+    spec = _with_hangs(spec, job_id)
     nodes = rng.randint(low, min(high + 2, options.nodes_max))
     is_unequal = uses(Feature.UNEQUAL_NODES, 0.8)
     workers = rng.randint(1, options.workers_max)
@@ -147,6 +148,21 @@ def _draw_job(rng: Random, number: int, options: Faults) -> JobPlan:
     plans = _draw_programs(plans, share)
     work_ms = rng.randint(500, 30_000) if uses(Feature.WORK_ENDS, 0.6) else None
     return JobPlan(job_id, spec, work_ms, uses(Feature.DOOMED, 0.1), plans)
+
+
+def _with_hangs(spec: JobSpec, job_id: JobId) -> JobSpec:
+    """Return the specification with what counts as a hang, and what follows.
+
+    Drawn from the rest of it: everything else in a seed stays as it is.
+    """
+    rng = Random(f"{job_id} {spec} hangs")
+    after_ms = rng.choice((1_500, 3_000, 6_000))
+    return replace(
+        spec,
+        hang_after_ms=after_ms,
+        hang_first_after_ms=after_ms,
+        hang_action=rng.choice(tuple(HangAction)),
+    )
 
 
 def _draw_programs(plans: tuple[NodePlan, ...], share: float) -> tuple[NodePlan, ...]:

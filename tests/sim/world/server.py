@@ -233,8 +233,8 @@ class Server:
         if not self.is_dead and self._newest[old.sender.session] > old.sender.connection:
             self._submit(old)
 
-    def request(self, input: inputs.Request) -> None:
-        """Handle a request of an operator."""
+    def request(self, input: inputs.Request | inputs.Examined) -> None:
+        """Handle a request of an operator, or evidence."""
         self._submit(input)
 
     def submit_call(self, input: inputs.Arrive | inputs.WriteKeys, delay_ms: int = 0) -> None:
@@ -334,6 +334,7 @@ class Server:
                 self.contacts.returned(input.identity.session)
         self.calls.finish_turn()
         self.key_calls.finish_turn()
+        self.world.progress.standing.examine(self)
         self._flush_all()
         due_ms = state.next_deadline_ms()
         if due_ms is not None:

@@ -377,6 +377,7 @@ class World:
         self.is_calm = True
         self.faults = calm(self.faults)
         self.disk.calm()
+        self.progress.standing.calm()
         self.note("calm")
         for host in self.hosts:
             self.network.release(host)

@@ -65,6 +65,9 @@ def spec() -> job_pb2.JobSpec:
         progress_after=long,
         heartbeat_interval=SECOND,
         lease=Duration(seconds=30),
+        hang_after=long,
+        hang_first_after=long,
+        hang_action=job_pb2.HANG_ACTION_REPORT,
     )
 
 
@@ -165,6 +168,7 @@ def held(number: int, epoch: int) -> agent_pb2.HeldRound:
             node_pb2.Worker(local_rank=1, pid=4_001),
         ],
         milestones=milestones(),
+        still_for=Duration(seconds=400),
     )
 
 
@@ -208,6 +212,7 @@ def reports(round: int) -> dict[str, Message]:
         "ready": agent_pb2.Ready(round=round, master_port=20_009),
         "started": agent_pb2.Started(round=round, pids=[4_000, 4_001]),
         "reached": agent_pb2.Reached(round=round, milestones=milestones()),
+        "progress": agent_pb2.Progress(round=round, still_for=SECOND),
         "start_failed": agent_pb2.StartFailed(round=round, text="no such file"),
         "recorded": agent_pb2.Recorded(round=round, workers=running()),
         "exited": agent_pb2.Exited(round=round, workers=exits()),

@@ -27,7 +27,7 @@ from rallypoint.server.core.model.desired import Drain as DrainThere
 from rallypoint.server.core.model.ids import NodeName
 from rallypoint.server.core.model.phase import Outcome
 from rallypoint.server.core.model.round import Assignment, Notice, RoundHeader, RoundReason
-from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.spec import HangAction, JobSpec
 from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCause
 
 NOW_MS = 10_000_000
@@ -105,6 +105,7 @@ def reported() -> st.SearchStrategy[reports.Report]:
         st.builds(reports.ReadyReport, st.integers(0, ROUND_MAX), st.integers(1, 65_535)),
         st.builds(reports.StartedReport, number, all_pids),
         st.builds(reports.ReachedReport, number, st.sampled_from(Milestone), times),
+        st.builds(reports.ProgressReport, number, st.none() | times),
         st.builds(reports.StartFailedReport, number, words, st.booleans()),
         st.builds(reports.LeavingReport, number, words),
         st.builds(reports.ExitedReport, number, ended),
@@ -148,6 +149,7 @@ def held_rounds(draw: st.DrawFn) -> HeldRound:
         workers=tuple(draw(workers(rank)) for rank in range(count)),
         stage=draw(st.sampled_from(Stage)),
         start_failure=draw(st.none() | words),
+        still_since_ms=draw(st.none() | times),
     )
 
 
@@ -204,6 +206,9 @@ def specs(draw: st.DrawFn) -> JobSpec:
         progress_after_ms=draw(ms),
         heartbeat_interval_ms=interval_ms,
         lease_ms=draw(st.just(0) | st.integers(1_500, 3_600_000)),
+        hang_after_ms=draw(ms),
+        hang_first_after_ms=draw(ms),
+        hang_action=draw(st.sampled_from(HangAction)),
     )
 
 

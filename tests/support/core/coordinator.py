@@ -368,6 +368,7 @@ _PHASES = {
     DeadlineKind.GROWTH: Phase.RUNNING,
     DeadlineKind.DRAIN: Phase.RUNNING,
     DeadlineKind.CULPRIT: Phase.RUNNING,
+    DeadlineKind.HANG: Phase.RUNNING,
     DeadlineKind.STOP: Phase.STOPPING,
     DeadlineKind.ABANDON: Phase.FORMING,
     DeadlineKind.FORGET: Phase.CLOSED,

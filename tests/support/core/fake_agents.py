@@ -201,6 +201,15 @@ class FakeAgent:
         number = self.last_round if round is None else round
         return self.report(lambda sender: inputs.Reached(sender, number, ((milestone, ago_ms),)))
 
+    def stand_still(self, for_ms: int, *, round: int | None = None) -> Transition:
+        """Report that none of its workers has made progress for so long."""
+        number = self.last_round if round is None else round
+        return self.report(lambda sender: inputs.Progress(sender, number, for_ms))
+
+    def move(self) -> Transition:
+        """Report that its workers make progress again."""
+        return self.report(lambda sender: inputs.Progress(sender, self.last_round, None))
+
     def heartbeat(self) -> Transition:
         """Send a heartbeat."""
         return self.bench.take(inputs.Heartbeat(self.sender()))

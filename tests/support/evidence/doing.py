@@ -6,6 +6,8 @@ shut      has closed the socket of torch's server, which waits for a connection
 alone     as asleep, after it has closed the descriptors that it does not know
 reduced   has entered an all_reduce that the others have not, after one that all have completed
 late      has completed that one, and does not enter the next
+trains    has completed one, and enters others without end
+held      as trains, once the pipe beside the socket of the test is opened
 """
 
 import ctypes
@@ -13,6 +15,7 @@ import os
 import socket
 import sys
 import threading
+import time
 
 begun = threading.Semaphore(0)
 
@@ -77,6 +80,20 @@ def reduce(local_rank: int) -> None:
         sleep_well()
 
 
+def train(local_rank: int) -> None:
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    distributed.all_reduce(torch.ones(1))
+    say(local_rank)
+    if sys.argv[1].split(",")[local_rank] == "held":
+        open(os.environ["TEST_SOCKET"] + ".pipe").close()
+    while True:
+        distributed.all_reduce(torch.ones(1))
+        time.sleep(0.01)
+
+
 DEEDS = {
     "asleep": sleep,
     "locked": hold_lock,
@@ -84,6 +101,8 @@ DEEDS = {
     "shut": shut,
     "reduced": reduce,
     "late": reduce,
+    "trains": train,
+    "held": train,
 }
 
 if __name__ == "__main__":

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rallypoint.agent.core.desired import Assignment, RoundHeader, RunOrder, without_round
+from rallypoint.agent.core.inputs import Input
 from rallypoint.agent.evidence.mode import Arming
 from rallypoint.agent.evidence.processes import read_process
+from rallypoint.agent.evidence.progress import Limits
 from rallypoint.agent.helper.host import WorkerHost
 from rallypoint.agent.machine.ports import PortReserver
 from rallypoint.agent.output.destinations import OutputSpec
@@ -71,6 +73,8 @@ async def running(
     arming: Arming = Arming.FULL,
     preload: Preload | None = None,
     command: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    post: Callable[[Input], None] = lambda input: None,
 ) -> AsyncIterator[Node]:
     """Run a worker for each deed; yield once all of them have begun it.
 
@@ -80,6 +84,8 @@ async def running(
         arming: of the workers.
         preload: what they are forked from; None: they start cold.
         command: another program, for all.
+        limits: how long they may make no progress; None: without a limit.
+        post: learns what becomes of them.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     consoles = Consoles(Console(nowhere), Console(nowhere))
@@ -102,9 +108,10 @@ async def running(
             job_id="job",
             environment={**os.environ, SOCKET: socket, "PYTHON_EXEC": sys.executable},
             variables=tuple,
-            post=lambda input: None,
+            post=post,
             tasks=tasks,
             outputs=outputs,
+            limits=limits,
             preload=None if shape[0] is None else (shape[0], *shape[1:]),
         )
         node = Node(supervisor)

@@ -97,6 +97,8 @@ def report_there(  # noqa: C901  # one flat case per report
         case reports.ReachedReport(round=number, milestone=milestone, at_ms=at_ms):
             ago_ms = max(0, NOW_MS - at_ms)
             return inputs.Reached(sender, number, ((MILESTONES[milestone], ago_ms),))
+        case reports.ProgressReport(round=number, still_since_ms=since_ms):
+            return inputs.Progress(sender, number, still_there(since_ms))
         case reports.StartFailedReport(round=number, text=text, is_permanent=is_permanent):
             return inputs.StartFailed(sender, number, line(text[:1_024]), is_permanent)
         case reports.LeavingReport(round=number, text=text):
@@ -113,6 +115,11 @@ def report_there(  # noqa: C901  # one flat case per report
             return inputs.Draining(sender, max(0, until_ms - NOW_MS), line(reason[:1_024]))
         case reports.GoodbyeReport(kind=kind, text=text):
             return inputs.Goodbye(sender, line(text[:1_024]) or SILENT[kind])
+
+
+def still_there(since_ms: int | None) -> int | None:
+    """Return for how long workers stand still, as the coordinator understands it."""
+    return None if since_ms is None else max(0, NOW_MS - since_ms)
 
 
 def milestones_there(held: HeldRound) -> tuple[tuple[MilestoneThere, int], ...]:
@@ -149,7 +156,10 @@ STATES = {
     Stage.BLOCKED: NodeState.BLOCKED,
     Stage.CLEAN: NodeState.UNREADY,
 }
-_NUMBERS = {reason: number for number, reason in enumerate(RoundReason)} | {RoundReason.UNKNOWN: 12}
+_NUMBERS = {reason: number for number, reason in enumerate(RoundReason)} | {
+    RoundReason.UNKNOWN: 12,
+    RoundReason.HUNG: 13,
+}
 """What an agent receives for the reason of a round."""
 BEGINNINGS = {
     1: RoundReason.FIRST,
@@ -191,6 +201,7 @@ def held_there(held: HeldRound) -> HeldThere:
         start_failure=line((held.start_failure or "")[:1_024]),
         worker_token=held.order.worker_token,
         milestones=milestones_there(held),
+        still_ms=still_there(held.still_since_ms),
     )
 
 
@@ -314,6 +325,9 @@ def spec_message(spec: JobSpec) -> job_pb2.JobSpec:
         if spec.heartbeat_interval_ms
         else None,
         lease=to_duration(spec.lease_ms) if spec.lease_ms else None,
+        hang_after=to_duration(spec.hang_after_ms),
+        hang_first_after=to_duration(spec.hang_first_after_ms),
+        hang_action=job_pb2.HangAction.Value(f"HANG_ACTION_{spec.hang_action.name}"),
     )
 
 

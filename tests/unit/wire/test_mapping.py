@@ -81,6 +81,19 @@ class Stop(Struct, frozen=True):
     shutdown_timeout_ms: int = 30_000
 
 
+class Action(Enum):
+    """Has the values of HangAction but for that of zero."""
+
+    REPORT = "report"
+    RESTART = "restart"
+
+
+class Acts(Struct, frozen=True):
+    """Has one field of JobSpec."""
+
+    hang_action: Action = Action.REPORT
+
+
 class Codes(Struct, frozen=True):
     """Has one field of JobSpec."""
 
@@ -103,6 +116,7 @@ EXIT = Mapper(
 STOP = Mapper(Stop, agent_pb2.Stop)
 WAITING = Mapper(Waiting, job_pb2.Waiting, apart=others(job_pb2.Waiting, "nodes", "ready_nodes"))
 CODES = Mapper(Codes, job_pb2.JobSpec, apart=others(job_pb2.JobSpec, "no_retry_exit_codes"))
+ACTS = Mapper(Acts, job_pb2.JobSpec, apart=others(job_pb2.JobSpec, "hang_action"))
 SPARE = Mapper(Spare, agent_pb2.Standby)
 
 
@@ -171,6 +185,9 @@ def test_absent_reads_as_the_default() -> None:
         0, Reason.FIRST, "", 30_000
     )
     assert EXIT.to_struct(node_pb2.WorkerExit(), at="") == Exit("", None, None, 0)
+    assert Acts(Action.REPORT) == ACTS.to_struct(job_pb2.JobSpec())
+    restart = job_pb2.JobSpec(hang_action=job_pb2.HANG_ACTION_RESTART)
+    assert Acts(Action.RESTART) == ACTS.to_struct(restart)
 
 
 @pytest.mark.parametrize("number", [0, round_pb2.ROUND_REASON_GROWTH, 99])

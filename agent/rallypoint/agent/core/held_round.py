@@ -200,6 +200,9 @@ class HeldRound(Struct, frozen=True):
     """When the drain of the node began: ends from then on are its effects, without a signal too."""
     start_failure: str | None = None
     """Why a worker could not be started; None when all could be."""
+    still_since_ms: int | None = None
+    """When the latest progress of any worker was made, while they stand still; None: they make
+    progress, have succeeded, or are being stopped."""
 
     @property
     def number(self) -> int:
@@ -239,7 +242,9 @@ class HeldRound(Struct, frozen=True):
         """
         if stage not in NEXT_STAGES[self.stage]:
             raise IllegalStage(self.number, self.stage, stage)
-        return self._changed(stage=stage, kill_ms=kill_ms)
+        is_over = stage is Stage.SUCCEEDED or stage in STOPPING_STAGES
+        still_since_ms = None if is_over else self.still_since_ms
+        return self._changed(stage=stage, kill_ms=kill_ms, still_since_ms=still_since_ms)
 
     def with_worker(self, worker: LocalWorker) -> HeldRound:
         """Replace the worker that has the same local rank."""
@@ -247,6 +252,10 @@ class HeldRound(Struct, frozen=True):
             worker if other.local_rank == worker.local_rank else other for other in self.workers
         )
         return self._changed(workers=workers)
+
+    def still(self, since_ms: int | None) -> HeldRound:
+        """Note since when the workers stand still; None: they make progress."""
+        return self._changed(still_since_ms=since_ms)
 
     def signalled(self, now_ms: int) -> HeldRound:
         """Note that the workers are to be signalled now, unless they were before."""
@@ -283,3 +292,4 @@ class _Changes(TypedDict, total=False):
     signalled_ms: int
     drained_ms: int
     start_failure: str
+    still_since_ms: int | None

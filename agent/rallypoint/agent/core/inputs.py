@@ -96,6 +96,15 @@ class MilestoneReached(Struct, frozen=True):
     """When, by the agent's clock."""
 
 
+class ProgressSeen(Struct, frozen=True):
+    """The workers of a round stand still, or one of them makes progress again."""
+
+    round: int
+    still_since_ms: int | None
+    """When the latest progress of any of them was made, by the agent's clock; None: they make
+    progress."""
+
+
 class WorkerRecorded(Struct, frozen=True):
     """A running worker has recorded an error."""
 
@@ -211,6 +220,7 @@ Input = (
     | WorkerNotStarted
     | WorkersNotPrepared
     | MilestoneReached
+    | ProgressSeen
     | WorkerRecorded
     | WorkerEnded
     | Swept

@@ -32,6 +32,14 @@ class ReachedReport(Struct, frozen=True):
     """When the last of them did."""
 
 
+class ProgressReport(Struct, frozen=True):
+    """The local workers stand still, or one of them makes progress again."""
+
+    round: int
+    still_since_ms: int | None
+    """When the latest progress of any of them was made; None: they make progress."""
+
+
 class StartFailedReport(Struct, frozen=True):
     """A worker could not be started."""
 
@@ -108,6 +116,7 @@ Report = (
     | ReadyReport
     | StartedReport
     | ReachedReport
+    | ProgressReport
     | StartFailedReport
     | LeavingReport
     | RecordedReport

@@ -28,6 +28,7 @@ from rallypoint.agent.core.leaving.drain import (
     leave,
 )
 from rallypoint.agent.core.milestones import reach
+from rallypoint.agent.core.progress import see_progress
 from rallypoint.agent.core.reports import (
     BlockedReport,
     ExitedReport,
@@ -113,6 +114,8 @@ def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a
             _on_workers_not_prepared(work, input)
         case inputs.MilestoneReached():
             reach(work, input)
+        case inputs.ProgressSeen():
+            see_progress(work, input)
         case inputs.WorkerRecorded():
             _on_worker_recorded(work, input)
         case inputs.WorkerEnded():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
+from rallypoint.agent.helper.descendants import list_descendants
 from rallypoint.v1 import evidence_pb2
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 READ_BYTES_MAX = 16_384
 """Of one file in /proc."""
+PROCESSES_MAX = 256
+"""Of one worker, whose use is looked at."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STATES: dict[str, State] = {
     "R": evidence_pb2.PROCESS_STATE_RUNNING,
@@ -50,6 +53,32 @@ def read_process(pid: int) -> ProcessFacts:
         return ProcessFacts()
     waits_in = _read(pid, "wchan").strip()
     return ProcessFacts(state, "" if waits_in == "0" else waits_in, cpu_ms)
+
+
+class Usage(Struct, frozen=True):
+    """What a process has used so far."""
+
+    cpu_ms: int
+    """Processor time of all its threads."""
+    written: int
+    """Bytes that it has written, wherever to; 0 where the kernel does not tell."""
+
+
+def read_usage(pid: int) -> dict[int, Usage]:
+    """Return what a process and its descendants have used, by process id.
+
+    A worker may be a shell that waits for the program.
+    """
+    pids = (pid, *list_descendants(pid)[: PROCESSES_MAX - 1])
+    return {one: Usage(read_process(one).cpu_ms, _read_written(one)) for one in pids}
+
+
+def _read_written(pid: int) -> int:
+    for line in _read(pid, "io").splitlines():
+        name, _, value = line.partition(":")
+        if name == "wchar" and value.strip().isdigit():
+            return int(value)
+    return 0
 
 
 def is_signal_open(pid: int, signum: signal.Signals) -> bool | None:

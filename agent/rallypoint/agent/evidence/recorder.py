@@ -47,6 +47,13 @@ class Entry(Struct, frozen=True):
     is_p2p: bool = False
     retired: bool = False
     state: str = ""
+    record_id: int = 0
+    """Grows with each operation, also when the ring forgets old ones."""
+    time_created_ns: int | None = None
+    """Wall clock of the host, like the next two."""
+    time_discovered_started_ns: int | None = None
+    """Nothing or 0: not started, or not known, as with gloo."""
+    time_discovered_completed_ns: int | None = None
 
 
 class Group(Struct, frozen=True):
@@ -103,6 +110,49 @@ def awaits_peer(data: bytes) -> bool:
         entry.is_p2p and not (entry.retired or entry.state == _ENDED)
         for entry in _decode(data).entries
     )
+
+
+class Mark(Struct, frozen=True):
+    """How far a recorder has come; another mark means progress."""
+
+    has_groups: bool = False
+    """There are process groups."""
+    newest: int | None = None
+    """Number of the latest operation; None: there was none."""
+    ended: int = 0
+    """Operations in the ring that have ended."""
+    latest_ns: int = 0
+    """When the latest one was entered, started or completed, by the wall clock; 0: not known."""
+
+    def merged(self, other: Mark) -> Mark:
+        """Return how far both have come together."""
+        newest = [one.newest for one in (self, other) if one.newest is not None]
+        return Mark(
+            self.has_groups or other.has_groups,
+            sum(newest) if newest else None,
+            self.ended + other.ended,
+            max(self.latest_ns, other.latest_ns),
+        )
+
+
+def parse_mark(data: bytes) -> Mark:
+    """Return how far a recorder has come: collectives, sends and receives count alike.
+
+    Raises:
+        ValueError: it is no JSON, or of another form.
+    """
+    recording = _decode(data)
+    newest, ended, latest_ns = None, 0, 0
+    for entry in recording.entries:
+        newest = max(newest or 0, entry.record_id)
+        ended += entry.retired or entry.state == _ENDED
+        latest_ns = max(
+            latest_ns,
+            entry.time_created_ns or 0,
+            entry.time_discovered_started_ns or 0,
+            entry.time_discovered_completed_ns or 0,
+        )
+    return Mark(bool(recording.pg_config), newest, ended, latest_ns)
 
 
 def _decode(data: bytes) -> Recording:

@@ -7,11 +7,12 @@ all follow from `JobOptions`. Keys of torch keep their meaning. Without gRPC, wh
 # The annotations are read at the import, so they are no texts: no `from __future__ import`.
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from msgspec import Struct
 
-from rallypoint.agent.evidence.mode import Arming, parse_arming
+from rallypoint.agent.evidence.mode import Arming
 from rallypoint.agent.launch.notes import Note
 from rallypoint.agent.preload.names import AUTO, parse_calls, parse_modules
 from rallypoint.base.exit_codes import EXIT_NO_REQUEUE
@@ -27,6 +28,7 @@ from rallypoint.base.limits import (
 )
 from rallypoint.base.values import (
     BadValue,
+    choice,
     count,
     exit_codes,
     natural_int,
@@ -44,6 +46,13 @@ if TYPE_CHECKING:
 
 SECONDS = "SECONDS"
 """The unit of times for people; the options hold milliseconds."""
+
+
+class HangAction(Enum):
+    """What follows when a round is suspected to hang."""
+
+    REPORT = "report"
+    RESTART = "restart"
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -213,6 +222,25 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             "at least --shutdown-timeout + 3, with several coordinators + 8; 0: off"
         ),
     ] = 0
+    hang_after: Annotated[
+        int,
+        _seconds(
+            "how long no worker of a round may make progress until it is suspected to hang; 0: off"
+        ),
+    ] = 300_000
+    hang_first_after: Annotated[
+        int, _seconds("the same before the first progress of a round; 0: off")
+    ] = 1_800_000
+    hang_action: Annotated[
+        HangAction,
+        Option(
+            help="what follows: report (evidence is taken and shown) or restart (the round is "
+            "stopped, too, and a restart is charged)",
+            parse=choice(HangAction),
+            unit="ACTION",
+            default_text="report",
+        ),
+    ] = HangAction.REPORT
     shutdown_timeout: Annotated[
         int,
         _seconds(
@@ -295,7 +323,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         Option(
             help="how workers show what they do: off, signals (stacks at a fatal signal) or full "
             "(stacks and collectives)",
-            parse=parse_arming,
+            parse=choice(Arming),
             unit="MODE",
             default_text="full",
             is_of_node=True,
@@ -338,14 +366,22 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     def spec(self, *, min_nodes: int, max_nodes: int) -> "job_pb2.JobSpec":
         """Return the specification of the job."""
         from rallypoint.v1 import job_pb2
-        from rallypoint.wire.durations import to_duration
 
         fields: dict[str, Any] = {"min_nodes": min_nodes, "max_nodes": max_nodes}
         for name, option in OPTIONS.items():
             value = getattr(self, name)
             if value is not None and not option.is_of_node:
-                fields[name] = to_duration(value) if option.unit == SECONDS else value
+                fields[name] = _to_field(value, option)
         return job_pb2.JobSpec(**fields)
+
+
+def _to_field(value: Any, option: Option) -> Any:
+    """Return a value as a field of the specification takes it."""
+    from rallypoint.wire.durations import to_duration
+
+    if isinstance(value, HangAction):
+        return f"HANG_ACTION_{value.name}"
+    return to_duration(value) if option.unit == SECONDS else value
 
 
 OPTIONS: dict[str, Option] = {

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from rallypoint.agent.core.desired import RunOrder
 from rallypoint.agent.core.inputs import Input
+from rallypoint.agent.evidence.watch import ProgressWatch
 from rallypoint.agent.output.outputs import WorkerOutputs
 from rallypoint.agent.round.environ import Launch
 from rallypoint.agent.round.exits import ExitReports
@@ -56,6 +57,8 @@ class NodeParts(Struct, frozen=True):
     """Removes what a round leaves in both."""
     evidence_files: FileThread
     """Reads the files of armed workers."""
+    watch: ProgressWatch
+    """Finds out whether they make progress."""
     notices: NoticeWriter
     marks: MarkPipe
     """Hears which milestones the workers reach."""

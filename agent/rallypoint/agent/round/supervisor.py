@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
 from rallypoint.agent.evidence.collect import LIMIT_S, collect
+from rallypoint.agent.evidence.progress import Limits
+from rallypoint.agent.evidence.watch import ProgressWatch
 from rallypoint.agent.helper.events import (
     ORPHANS,
     Blocked,
@@ -73,6 +75,7 @@ class Supervisor:
         preload: tuple[Preload, Shape, RunOrder] | None = None,
         is_wanted: Callable[[int], bool] = lambda number: True,
         began: Callable[[RunOrder], None] = lambda order: None,
+        limits: Limits | None = None,
     ) -> None:
         """Begin without workers.
 
@@ -90,6 +93,7 @@ class Supervisor:
                 stands for those of all rounds; None: nothing.
             is_wanted: tells whether a round still has to start or keep running.
             began: learns that the workers of a round were requested.
+            limits: how long workers may make no progress; None: without a limit.
         """
         self.tasks = tasks
         self._environment = environment
@@ -99,6 +103,7 @@ class Supervisor:
         self._preloader = None if preload is None else self._new_preloader(outputs, *preload)
         # Several threads, because a file system may stand still, and each call waits for the last.
         files, own_files = FileThread("files"), FileThread("own files")
+        evidence_files = FileThread("evidence")
         own, helper = OwnFolder(lambda: outputs.folder.path), HelperWatch(host, post)
         observers = new_observers(environment, own, own_files, lambda: helper.host.pid)
         self._parts = NodeParts(
@@ -115,7 +120,8 @@ class Supervisor:
             files=files,
             own=own,
             folders=Folders(outputs, files, own, own_files),
-            evidence_files=FileThread("evidence"),
+            evidence_files=evidence_files,
+            watch=ProgressWatch(limits, evidence_files, tasks),
             notices=NoticeWriter(own, own_files, tasks),
             marks=MarkPipe(own.path, post),
             errors=ErrorWatch(FileThread("error files"), tasks, self._on_error_found),
@@ -234,6 +240,7 @@ class Supervisor:
 
     async def _collect(self, limit_s: float) -> list[RankEvidence]:
         parts = self._parts
+        parts.watch.disturb()
 
         def signal_alone(signum: int, worker_ids: Collection[int]) -> None:
             parts.helper.request(lambda host: host.signal(signum, worker_ids, alone=True))
@@ -249,6 +256,8 @@ class Supervisor:
         except Exception as error:  # a bug in what looks at workers must not end them
             log.error("evidence_failed", round=self.round.number, exc_info=error)
             return []
+        finally:
+            parts.watch.disturb()
 
     def parts(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return what closes each part, in order.
@@ -269,6 +278,7 @@ class Supervisor:
         self._parts.errors.close()
         self._parts.exits.close()
         self._parts.marks.close()
+        self._parts.watch.close()
 
     async def _close_watch(self) -> None:
         self._parts.helper.close()
@@ -280,9 +290,18 @@ class Supervisor:
 
     def _on_began(self, order: RunOrder) -> None:
         self._began(order)
+        self._watch_progress(self.round)
         if not self._has_removed_dead:  # after the first start, because no worker has to wait
             self._has_removed_dead = True
             self.tasks.create_task(self._parts.folders.remove_dead())
+
+    def _watch_progress(self, round: Round) -> None:
+        parts, number = self._parts, round.number
+
+        def see(since_ms: int | None) -> None:
+            parts.post(inputs.ProgressSeen(number, since_ms))
+
+        parts.watch.begin(round.targets, lambda: parts.is_wanted(number), see)
 
     def _on_error_found(self, found: Found) -> None:
         self.round.report_found(found)

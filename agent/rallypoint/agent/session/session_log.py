@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rallypoint.agent.core.desired import DesiredDrain, Notice, RunOrder
+from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.base.log import get_logger
 from rallypoint.base.ranges import join_ranges
@@ -233,6 +234,17 @@ class SessionLog:
         self._brief = None
         self.reached()
         log.info("round_stopped", round=number, why=why)
+
+    def progress(self, before: HeldRound, held: HeldRound, now_ms: int) -> None:
+        """Log that the workers of the running round stand still, or make progress again."""
+        since_ms = held.still_since_ms
+        if not held.is_running or (since_ms is None) == (before.still_since_ms is None):
+            return
+        if since_ms is None:
+            log.info("workers_progressed", round=held.number)
+        else:
+            still_s = round((now_ms - since_ms) / 1000, 1)
+            log.warning("workers_stalled", round=held.number, still_s=still_s)
 
     def standby(self, *, is_spare: bool) -> None:
         """Log that this node became a spare."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from msgspec.structs import replace
 
 from rallypoint.agent.core import inputs
@@ -31,6 +32,7 @@ from rallypoint.agent.core.reports import (
     GoodbyeKind,
     GoodbyeReport,
     LeavingReport,
+    ProgressReport,
     ReachedReport,
     ReadyReport,
     RecordedReport,
@@ -135,7 +137,12 @@ def _held_message(held: HeldRound, now_ms: int) -> agent_pb2.HeldRound:
             for one in Milestone
             if (at_ms := held.reached_ms(one)) is not None
         ],
+        still_for=_still_for(held.still_since_ms, now_ms),
     )
+
+
+def _still_for(since_ms: int | None, now_ms: int) -> Duration | None:
+    return None if since_ms is None else to_duration(max(0, now_ms - since_ms))
 
 
 def _milestone(milestone: Milestone, at_ms: int, now_ms: int) -> agent_pb2.MilestoneReached:
@@ -180,6 +187,10 @@ def report_message(report: Report, now_ms: int) -> agent_pb2.SessionRequest:
             milestones = [_milestone(milestone, at_ms, now_ms)]
             reached = agent_pb2.Reached(round=number, milestones=milestones)
             return agent_pb2.SessionRequest(reached=reached)
+        case ProgressReport(round=number, still_since_ms=since_ms):
+            still_for = _still_for(since_ms, now_ms)
+            progress = agent_pb2.Progress(round=number, still_for=still_for)
+            return agent_pb2.SessionRequest(progress=progress)
         case RecordedReport(round=number, worker=worker):
             recorded = agent_pb2.Recorded(round=number, workers=[worker_message(worker, now_ms)])
             return agent_pb2.SessionRequest(recorded=recorded)

@@ -81,6 +81,10 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """The network is suspected: many streams broke at once."""
     EVENT_KIND_ROUND_PROGRESSED: _EventKind.ValueType  # 27
     """A worker of the round reported progress for the first time."""
+    EVENT_KIND_HANG_SUSPECTED: _EventKind.ValueType  # 28
+    """The round is suspected to hang."""
+    EVENT_KIND_HANG_OVER: _EventKind.ValueType  # 29
+    """The round is not suspected to hang any more."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
     """Kind of an event, as readers see it."""
@@ -141,6 +145,10 @@ EVENT_KIND_NETWORK_SUSPECTED: EventKind.ValueType  # 26
 """The network is suspected: many streams broke at once."""
 EVENT_KIND_ROUND_PROGRESSED: EventKind.ValueType  # 27
 """A worker of the round reported progress for the first time."""
+EVENT_KIND_HANG_SUSPECTED: EventKind.ValueType  # 28
+"""The round is suspected to hang."""
+EVENT_KIND_HANG_OVER: EventKind.ValueType  # 29
+"""The round is not suspected to hang any more."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final

@@ -89,6 +89,30 @@ OUTCOME_CANCELLED: Outcome.ValueType  # 4
 """An operator cancelled it."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
+class _HangAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HangActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HangAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HANG_ACTION_UNSPECIFIED: _HangAction.ValueType  # 0
+    """Not valid."""
+    HANG_ACTION_REPORT: _HangAction.ValueType  # 1
+    """Evidence is taken and shown; the round continues."""
+    HANG_ACTION_RESTART: _HangAction.ValueType  # 2
+    """Evidence is taken, and the round is stopped; one restart is charged."""
+
+class HangAction(_HangAction, metaclass=_HangActionEnumTypeWrapper):
+    """What follows when a round is suspected to hang."""
+
+HANG_ACTION_UNSPECIFIED: HangAction.ValueType  # 0
+"""Not valid."""
+HANG_ACTION_REPORT: HangAction.ValueType  # 1
+"""Evidence is taken and shown; the round continues."""
+HANG_ACTION_RESTART: HangAction.ValueType  # 2
+"""Evidence is taken, and the round is stopped; one restart is charged."""
+Global___HangAction: _TypeAlias = HangAction  # noqa: Y015
+
 @_typing.final
 class JobSpec(_message.Message):
     """The specification of a run; all its agents have the same one. rallypoint.v1.JobSpec explains
@@ -118,6 +142,9 @@ class JobSpec(_message.Message):
     PROGRESS_AFTER_MS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    HANG_AFTER_MS_FIELD_NUMBER: _builtins.int
+    HANG_FIRST_AFTER_MS_FIELD_NUMBER: _builtins.int
+    HANG_ACTION_FIELD_NUMBER: _builtins.int
     min_nodes: _builtins.int
     """1 or more."""
     max_nodes: _builtins.int
@@ -158,6 +185,12 @@ class JobSpec(_message.Message):
     """Requested time between heartbeats; 0: the coordinator's."""
     lease_ms: _builtins.int
     """Requested lease: how long a silent node counts as alive; 0: the coordinator's."""
+    hang_after_ms: _builtins.int
+    """How long no worker may make progress until the round is suspected to hang; 0 turns that off."""
+    hang_first_after_ms: _builtins.int
+    """The same before the first progress of a round; 0 turns that off."""
+    hang_action: Global___HangAction.ValueType
+    """What follows when a round is suspected to hang."""
     @_builtins.property
     def no_retry_exit_codes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Exit codes of workers after which the run fails at once; sorted."""
@@ -190,10 +223,13 @@ class JobSpec(_message.Message):
         progress_after_ms: _builtins.int | None = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
+        hang_after_ms: _builtins.int | None = ...,
+        hang_first_after_ms: _builtins.int | None = ...,
+        hang_action: Global___HangAction.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "min_nodes", b"min_nodes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_hang_action", b"_hang_action", "_hang_after_ms", b"_hang_after_ms", "_hang_first_after_ms", b"_hang_first_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "hang_action", b"hang_action", "hang_after_ms", b"hang_after_ms", "hang_first_after_ms", b"hang_first_after_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "min_nodes", b"min_nodes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "fence_after_ms", b"fence_after_ms", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "lease_ms", b"lease_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop", "_grow", b"_grow", "_grow_after_ms", b"_grow_after_ms", "_hang_action", b"_hang_action", "_hang_after_ms", b"_hang_after_ms", "_hang_first_after_ms", b"_hang_first_after_ms", "_join_timeout_ms", b"_join_timeout_ms", "_last_call_ms", b"_last_call_ms", "_max_nodes", b"_max_nodes", "_max_reformations", b"_max_reformations", "_min_nodes", b"_min_nodes", "_progress_after_ms", b"_progress_after_ms", "_quarantine_after", b"_quarantine_after", "_quarantine_cooldown_ms", b"_quarantine_cooldown_ms", "_quarantine_window_ms", b"_quarantine_window_ms", "_restart_backoff_ms", b"_restart_backoff_ms", "_settle_time_ms", b"_settle_time_ms", "_shutdown_timeout_ms", b"_shutdown_timeout_ms", "crash_loop", b"crash_loop", "fence_after_ms", b"fence_after_ms", "grow", b"grow", "grow_after_ms", b"grow_after_ms", "hang_action", b"hang_action", "hang_after_ms", b"hang_after_ms", "hang_first_after_ms", b"hang_first_after_ms", "heartbeat_interval_ms", b"heartbeat_interval_ms", "join_timeout_ms", b"join_timeout_ms", "last_call_ms", b"last_call_ms", "lease_ms", b"lease_ms", "max_nodes", b"max_nodes", "max_reformations", b"max_reformations", "max_restarts", b"max_restarts", "min_nodes", b"min_nodes", "no_requeue_exit_codes", b"no_requeue_exit_codes", "no_retry_exit_codes", b"no_retry_exit_codes", "progress_after_ms", b"progress_after_ms", "quarantine_after", b"quarantine_after", "quarantine_cooldown_ms", b"quarantine_cooldown_ms", "quarantine_window_ms", b"quarantine_window_ms", "restart_backoff_ms", b"restart_backoff_ms", "settle_time_ms", b"settle_time_ms", "shutdown_timeout_ms", b"shutdown_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crash_loop: _TypeAlias = _typing.Literal["crash_loop"]  # noqa: Y015
     _WhichOneofArgType__crash_loop: _TypeAlias = _typing.Literal["_crash_loop", b"_crash_loop"]  # noqa: Y015
@@ -201,6 +237,12 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__grow: _TypeAlias = _typing.Literal["_grow", b"_grow"]  # noqa: Y015
     _WhichOneofReturnType__grow_after_ms: _TypeAlias = _typing.Literal["grow_after_ms"]  # noqa: Y015
     _WhichOneofArgType__grow_after_ms: _TypeAlias = _typing.Literal["_grow_after_ms", b"_grow_after_ms"]  # noqa: Y015
+    _WhichOneofReturnType__hang_action: _TypeAlias = _typing.Literal["hang_action"]  # noqa: Y015
+    _WhichOneofArgType__hang_action: _TypeAlias = _typing.Literal["_hang_action", b"_hang_action"]  # noqa: Y015
+    _WhichOneofReturnType__hang_after_ms: _TypeAlias = _typing.Literal["hang_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__hang_after_ms: _TypeAlias = _typing.Literal["_hang_after_ms", b"_hang_after_ms"]  # noqa: Y015
+    _WhichOneofReturnType__hang_first_after_ms: _TypeAlias = _typing.Literal["hang_first_after_ms"]  # noqa: Y015
+    _WhichOneofArgType__hang_first_after_ms: _TypeAlias = _typing.Literal["_hang_first_after_ms", b"_hang_first_after_ms"]  # noqa: Y015
     _WhichOneofReturnType__join_timeout_ms: _TypeAlias = _typing.Literal["join_timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__join_timeout_ms: _TypeAlias = _typing.Literal["_join_timeout_ms", b"_join_timeout_ms"]  # noqa: Y015
     _WhichOneofReturnType__last_call_ms: _TypeAlias = _typing.Literal["last_call_ms"]  # noqa: Y015
@@ -231,6 +273,12 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grow) -> _WhichOneofReturnType__grow | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grow_after_ms) -> _WhichOneofReturnType__grow_after_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hang_action) -> _WhichOneofReturnType__hang_action | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hang_after_ms) -> _WhichOneofReturnType__hang_after_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hang_first_after_ms) -> _WhichOneofReturnType__hang_first_after_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__join_timeout_ms) -> _WhichOneofReturnType__join_timeout_ms | None: ...
     @_typing.overload

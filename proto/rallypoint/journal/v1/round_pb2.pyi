@@ -52,6 +52,8 @@ class _RoundReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RoundReas
     """An operator restarted the job; no restart was charged."""
     ROUND_REASON_RESIZED: _RoundReason.ValueType  # 12
     """An operator changed how many nodes a round may have; no restart was charged."""
+    ROUND_REASON_HUNG: _RoundReason.ValueType  # 13
+    """It made no progress; one restart was charged."""
 
 class RoundReason(_RoundReason, metaclass=_RoundReasonEnumTypeWrapper):
     """Why a round began or ended."""
@@ -82,6 +84,8 @@ ROUND_REASON_RESTART_REQUESTED: RoundReason.ValueType  # 11
 """An operator restarted the job; no restart was charged."""
 ROUND_REASON_RESIZED: RoundReason.ValueType  # 12
 """An operator changed how many nodes a round may have; no restart was charged."""
+ROUND_REASON_HUNG: RoundReason.ValueType  # 13
+"""It made no progress; one restart was charged."""
 Global___RoundReason: _TypeAlias = RoundReason  # noqa: Y015
 
 @_typing.final
@@ -435,6 +439,7 @@ class Round(_message.Message):
     TIMELINE_FIELD_NUMBER: _builtins.int
     STOP_NOTE_FIELD_NUMBER: _builtins.int
     UNLISTED_DEPARTURES_FIELD_NUMBER: _builtins.int
+    HANG_FIELD_NUMBER: _builtins.int
     sealed_ms: _builtins.int
     """When it was sealed."""
     disrupted_ms: _builtins.int
@@ -511,6 +516,10 @@ class Round(_message.Message):
     def timeline(self) -> Global___Timeline:
         """How it came into being; absent when it was adopted."""
 
+    @_builtins.property
+    def hang(self) -> Global___Hang:
+        """Set while it is suspected to hang."""
+
     def __init__(
         self,
         *,
@@ -540,10 +549,11 @@ class Round(_message.Message):
         timeline: Global___Timeline | None = ...,
         stop_note: _builtins.str = ...,
         unlisted_departures: _builtins.int = ...,
+        hang: Global___Hang | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "timeline", b"timeline"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "first_failure_ms", b"first_failure_ms", "hang", b"hang", "header", b"header", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_reason", b"stop_reason", "timeline", b"timeline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_note", b"stop_note", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_departures", b"unlisted_departures", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms", "_drain_first_ms", b"_drain_first_ms", "_first_failure_ms", b"_first_failure_ms", "_started_ms", b"_started_ms", "_stop_ms", b"_stop_ms", "_stop_reason", b"_stop_reason", "any_finished", b"any_finished", "departures", b"departures", "disrupted_ms", b"disrupted_ms", "drain_began", b"drain_began", "drain_first_ms", b"drain_first_ms", "drain_last_ms", b"drain_last_ms", "durable_step", b"durable_step", "failure_count", b"failure_count", "failure_groups", b"failure_groups", "failures", b"failures", "first_failure_ms", b"first_failure_ms", "hang", b"hang", "header", b"header", "held_token", b"held_token", "members", b"members", "notices", b"notices", "overdue", b"overdue", "sealed_ms", b"sealed_ms", "start_failure", b"start_failure", "started_ms", b"started_ms", "stop_ms", b"stop_ms", "stop_note", b"stop_note", "stop_reason", b"stop_reason", "succeeded_gone", b"succeeded_gone", "timeline", b"timeline", "unlisted_departures", b"unlisted_departures", "unlisted_ranks", b"unlisted_ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disrupted_ms: _TypeAlias = _typing.Literal["disrupted_ms"]  # noqa: Y015
     _WhichOneofArgType__disrupted_ms: _TypeAlias = _typing.Literal["_disrupted_ms", b"_disrupted_ms"]  # noqa: Y015
@@ -571,6 +581,50 @@ class Round(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_reason) -> _WhichOneofReturnType__stop_reason | None: ...
 
 Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
+class Hang(_message.Message):
+    """A suspicion that a round hangs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    SUSPECTED_MS_FIELD_NUMBER: _builtins.int
+    IS_EXAMINED_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    """When the latest progress of any worker was made."""
+    suspected_ms: _builtins.int
+    """When the suspicion began."""
+    is_examined: _builtins.bool
+    """The evidence has come, or does not come any more."""
+    rank: _builtins.int
+    """Rank that the others wait for; absent: none is known."""
+    name: _builtins.str
+    """Name of its node; empty: none is known."""
+    text: _builtins.str
+    """What the evidence says, in words."""
+    def __init__(
+        self,
+        *,
+        since_ms: _builtins.int = ...,
+        suspected_ms: _builtins.int = ...,
+        is_examined: _builtins.bool = ...,
+        rank: _builtins.int | None = ...,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "is_examined", b"is_examined", "name", b"name", "rank", b"rank", "since_ms", b"since_ms", "suspected_ms", b"suspected_ms", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___Hang: _TypeAlias = Hang  # noqa: Y015
 
 @_typing.final
 class RoundSummary(_message.Message):

@@ -73,6 +73,8 @@ class _VerdictCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_VerdictC
     """The coordinator found a bug in itself; the text is a bug report."""
     VERDICT_CAUSE_CANCELLED: _VerdictCause.ValueType  # 9
     """An operator cancelled the job."""
+    VERDICT_CAUSE_HUNG: _VerdictCause.ValueType  # 10
+    """The round made no progress."""
 
 class VerdictCause(_VerdictCause, metaclass=_VerdictCauseEnumTypeWrapper):
     """The kind of event that a verdict is about."""
@@ -97,6 +99,8 @@ VERDICT_CAUSE_INTERNAL: VerdictCause.ValueType  # 8
 """The coordinator found a bug in itself; the text is a bug report."""
 VERDICT_CAUSE_CANCELLED: VerdictCause.ValueType  # 9
 """An operator cancelled the job."""
+VERDICT_CAUSE_HUNG: VerdictCause.ValueType  # 10
+"""The round made no progress."""
 Global___VerdictCause: _TypeAlias = VerdictCause  # noqa: Y015
 
 class _Consequence:

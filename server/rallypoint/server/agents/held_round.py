@@ -35,6 +35,11 @@ def to_milestones(
     )
 
 
+def to_still_ms(message: agent_pb2.HeldRound | agent_pb2.Progress) -> int | None:
+    """Return the time since the latest progress on a node, in ms; None: there is progress."""
+    return to_ms(message.still_for) if message.HasField("still_for") else None
+
+
 def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
     """Return the round that an agent says it holds."""
     path, held = "hello.held", hello.held
@@ -51,6 +56,7 @@ def to_held_round(hello: agent_pb2.Hello) -> HeldRound:
         start_failure=held.start_failure,
         worker_token=order.worker_token,
         milestones=to_milestones(held.milestones),
+        still_ms=to_still_ms(held),
     )
 
 

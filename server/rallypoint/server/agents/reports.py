@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from rallypoint.server.agents.exits import AllowedExits, to_exits
-from rallypoint.server.agents.held_round import to_milestones
+from rallypoint.server.agents.held_round import to_milestones, to_still_ms
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import InvalidMessage, require
 from rallypoint.server.core.messages import inputs
@@ -94,6 +94,9 @@ def _round_report(
         case "reached":
             reached = envelope.reached
             return inputs.Reached(sender, reached.round, to_milestones(reached.milestones))
+        case "progress":
+            progress = envelope.progress
+            return inputs.Progress(sender, progress.round, to_still_ms(progress))
         case "start_failed":
             failed = envelope.start_failed
             return inputs.StartFailed(sender, failed.round, failed.text, failed.is_permanent)

@@ -41,7 +41,7 @@ def find_subject(state: State, input: inputs.Input) -> JobId | None:
         state: the state before the step; after a failed one it is the same.
         input: what was stepped. For a TimePassed the earliest deadline tells the job.
     """
-    if isinstance(input, inputs.Request | inputs.JobBroken):
+    if isinstance(input, inputs.Request | inputs.Examined | inputs.JobBroken):
         return input.job_id
     match input:
         case inputs.Hello(identity=identity):

@@ -13,7 +13,9 @@ from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.keyspace import BYTES_MAX, KEYS_MAX
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Phase
+from rallypoint.server.core.model.round import RoundReason
 from rallypoint.server.core.rounds.claims import is_round_over
+from rallypoint.server.core.rounds.hangs import evidence_due_ms
 from rallypoint.server.core.rounds.ranks import is_gapless
 from rallypoint.server.core.rounds.timelines import find_disorder
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -67,6 +69,7 @@ def check_job(state: State, job_id: JobId) -> None:
         _check_eligibility(state, job, node)
         tally = tally.plus(tally_of(node), 1)
     _require(tally == state.tally(job_id), job_id, "the tally is off")
+    _check_hang(state, job)
     _check_counts(job, tally)
     _check_ranks(job, nodes)
 
@@ -114,6 +117,25 @@ def _check_eligibility(state: State, job: Job, node: Node) -> None:
         ends_ms = state.deadlines.get((DeadlineKind.QUARANTINE_END, job_id))
         is_watched = ends_ms is not None and ends_ms <= health.quarantined_until_ms
         _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
+
+
+def _check_hang(state: State, job: Job) -> None:
+    """Check that a suspicion is about the round that runs, and ends its wait."""
+    job_id, round = job.job_id, job.round
+    if round is None or round.hang is None:
+        return
+    is_its = job.phase is Phase.RUNNING or round.stop_reason is RoundReason.HUNG
+    _require(is_its, job_id, "a round that was stopped for something else hangs")
+    _require(
+        round.hang.since_ms <= round.hang.suspected_ms,
+        job_id,
+        "a hang is suspected before its last progress",
+    )
+    evidence_ms = evidence_due_ms(round)
+    if evidence_ms is not None and not round.failures:  # these stop the round anyway
+        due_ms = state.deadlines.get((DeadlineKind.HANG, job_id))
+        is_due = due_ms is not None and due_ms <= evidence_ms
+        _require(is_due, job_id, "nothing ends the wait for evidence of a hang")
 
 
 def _check_barrier(state: State, key: BarrierKey) -> None:

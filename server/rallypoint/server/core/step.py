@@ -22,6 +22,7 @@ from rallypoint.server.core.model.round import LOST_MAX, RoundReason
 from rallypoint.server.core.operations import operate
 from rallypoint.server.core.rounds.desired import send_desired
 from rallypoint.server.core.rounds.drains import reason_of_leaving
+from rallypoint.server.core.rounds.hangs import receive_examined
 from rallypoint.server.core.rounds.progress import receive_progress
 from rallypoint.server.core.rounds.rounds import advance, stop
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS, abandoned, close
@@ -140,6 +141,9 @@ def _dispatch(draft: Draft, input: inputs.Input) -> Refusal | None:  # noqa: C90
         case inputs.Stalled(late_ms=late_ms):
             _note_stall(draft, late_ms)
             return None
+        case inputs.Examined():
+            receive_examined(draft, input)
+            return None
         case inputs.JobBroken(job_id=job_id, report=text):
             _fail_broken(draft, job_id, text)
             return None
@@ -215,7 +219,13 @@ def _expire_job(draft: Draft, key: DeadlineKey) -> None:
         case DeadlineKind.ADOPT:
             adopt(draft, job_id)
             draft.put_job(draft.require_job(job_id))  # it may seal from now on
-        case DeadlineKind.FORMING | DeadlineKind.GROWTH | DeadlineKind.DRAIN | DeadlineKind.CULPRIT:
+        case (
+            DeadlineKind.FORMING
+            | DeadlineKind.GROWTH
+            | DeadlineKind.DRAIN
+            | DeadlineKind.CULPRIT
+            | DeadlineKind.HANG
+        ):
             draft.put_job(job)  # so that `advance` checks it
         case DeadlineKind.BARRIER:
             expire_barriers(draft, job_id)

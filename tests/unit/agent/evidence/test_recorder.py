@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.evidence.recorder import GROUPS_MAX, parse_recording
+from rallypoint.agent.evidence.recorder import GROUPS_MAX, Mark, parse_mark, parse_recording
 
 
 def entry(number: int, group: str = "0", **changes: Any) -> dict[str, Any]:
@@ -140,3 +140,15 @@ def test_hostile_recording_is_bounded() -> None:
     assert len(rest) == GROUPS_MAX - 1
     assert first.ByteSize() < 1500
     assert [one.number for one in first.latest] == [1]
+
+
+def test_mark() -> None:
+    """The latest of all times counts, of sends too; torch leaves out the entries when empty."""
+    sent = entry(2, is_p2p=True, record_id=8, retired=False, time_created_ns=500)
+    done = entry(1, record_id=7, time_created_ns=400, time_discovered_completed_ns=600)
+    started = entry(3, record_id=9, retired=False, time_created_ns=1, time_discovered_started_ns=2)
+
+    assert Mark(True, 9, 1, 600) == parse_mark(recording(done, sent, started))
+    assert Mark() == parse_mark(b'{"pg_config": {}}')
+    with pytest.raises(ValueError):
+        parse_mark(b'{"entries": 1}')

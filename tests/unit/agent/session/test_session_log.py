@@ -10,6 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from rallypoint.agent.core.desired import Notice
+from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
 from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.agent.session.session_log import BRIEF_WAITS, SessionLog
 from rallypoint.v1 import job_pb2
@@ -267,3 +268,23 @@ def test_other_arguments_are_a_warning_once(lines: Lines) -> None:
         lines
     )
     assert ("warning", "other") == (lines[1]["log_level"], lines[1]["other_node"])
+
+
+def test_standstill_is_logged_when_it_begins_and_ends(lines: Lines) -> None:
+    """A stop ends it in silence."""
+    log = new_log()
+    running = HeldRound(run_order(), (LocalWorker(0), LocalWorker(1)))
+    still = running.still(4_000)
+    for before, held in (
+        (running, running),
+        (running, still),
+        (still, still),
+        (still, running),
+        (still, still.moved(Stage.STOPPING)),
+    ):
+        log.progress(before, held, 9_500)
+
+    assert [(line["event"], line["log_level"], line.get("still_s")) for line in lines] == [
+        ("workers_stalled", "warning", 5.5),
+        ("workers_progressed", "info", None),
+    ]

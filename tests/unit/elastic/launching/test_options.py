@@ -11,6 +11,7 @@ from rallypoint.agent.launch.options import (
     OPTIONS,
     PLUGIN_KEYS,
     PYTHON_KEYS,
+    HangAction,
     JobOptions,
     list_key_notes,
     read_config,
@@ -37,6 +38,10 @@ from rallypoint.elastic.node.coordinated import CoordinatedRendezvous, find_coor
         ({"grow": False, "settle_time": 0.5}, JobOptions(grow=False, settle_time=500)),
         ({"no_retry_exit_codes": "3:4"}, JobOptions(no_retry_exit_codes=(3, 4))),
         ({"no_retry_exit_codes": [3]}, JobOptions(no_retry_exit_codes=(3,))),
+        (
+            {"hang_after": 60, "hang_first_after": 0, "hang_action": "Restart"},
+            JobOptions(hang_after=60_000, hang_first_after=0, hang_action=HangAction.RESTART),
+        ),
         ({"rank": 0, "node_name": "n"}, JobOptions(rank=0, node_name="n")),
         (
             {"preload": "torch, json", "preload_call": ["a.b:f"]},
@@ -65,6 +70,7 @@ def test_options(config: dict[str, Any], expected: JobOptions) -> None:
         ({"preload": "a b"}, "preload: 'a b' is not the name of a module"),
         ({"preload": "auto,json"}, "preload: auto and names of modules exclude"),
         ({"preload_call": "json"}, "preload_call: 'json' is not of the form pkg.mod:function"),
+        ({"hang_action": "kill"}, "hang_action: 'kill' is not one of report, restart"),
         ({"quarantine_after": 1_001}, "quarantine_after: 1001 is more than 1000"),
         ({"rank": 1.5}, "rank: 1.5 is not a whole number"),
     ],

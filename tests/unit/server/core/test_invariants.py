@@ -12,6 +12,7 @@ from rallypoint.server.core.messages.errors import BrokenInvariant
 from rallypoint.server.core.model.job import Counts, Job
 from rallypoint.server.core.model.node import Eligibility, Node, NodeState
 from rallypoint.server.core.model.phase import Outcome, Phase
+from rallypoint.server.core.model.round import Hang, RoundReason
 from rallypoint.server.core.model.spec import JobSpec
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import State
@@ -90,6 +91,12 @@ def move_member(state: State) -> None:
     change_node("a", assignment=replace(node.assignment, role="other"))(state)
 
 
+def stop_for_growth(state: State) -> None:
+    round = {"hang": Hang(0, 0, True), "stop_reason": RoundReason.GROWTH, "stop_ms": 1}
+    change_round(**round)(state)
+    change_job(lambda job: replace(job, phase=Phase.STOPPING))(state)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -118,6 +125,9 @@ def move_member(state: State) -> None:
         (swap_members, "ranks have holes"),
         (double_member, "a node has two places"),
         (move_member, "a has another place than the round says"),
+        (change_round(hang=Hang(0, 0)), "nothing ends the wait for evidence of a hang"),
+        (change_round(hang=Hang(2, 1, True)), "a hang is suspected before its last progress"),
+        (stop_for_growth, "a round that was stopped for something else hangs"),
     ],
 )
 def test_broken_state_is_found(change: Callable[[State], None], text: str) -> None:

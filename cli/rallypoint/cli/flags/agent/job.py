@@ -66,6 +66,7 @@ _DETECTION = (
     "coordinator_timeout",
     "outcome_timeout",
 )
+_HANGS = ("hang_after", "hang_first_after", "hang_action")
 GROUPS = (
     Group("Joining and growing", (NNODES, *map(option_flag, _JOINING)), _SAME),
     Group("Restarts and failing nodes", tuple(map(option_flag, _RESTARTS)), _SAME),
@@ -74,6 +75,7 @@ GROUPS = (
         tuple(map(option_flag, _DETECTION)),
         "These must be the same on every node, except --coordinator-timeout and --outcome-timeout.",
     ),
+    Group("Hangs", tuple(map(option_flag, _HANGS)), _SAME),
 )
 
 

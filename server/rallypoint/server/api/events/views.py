@@ -39,6 +39,7 @@ _FACTS = {
     "reason": "why",
     "restart_count": "restarts",
     "started_after": "took_ms",
+    "still_for": "still_ms",
 }
 """The fact that each field of a detail shows, if its name differs."""
 _ROUND_REASONS = {

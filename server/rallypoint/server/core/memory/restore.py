@@ -37,6 +37,7 @@ from rallypoint.server.core.model.round import Assignment, Round
 from rallypoint.server.core.model.spec import NOTHING_ASKED, JobSpec, Timing
 from rallypoint.server.core.model.verdict import FailureGroup
 from rallypoint.server.core.model.worker import ErrorRecord, WorkerExit
+from rallypoint.server.core.rounds.hangs import evidence_due_ms
 from rallypoint.server.core.rounds.rounds import culprit_due_ms
 from rallypoint.server.core.rounds.settling import REMEMBERED_MS
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -205,7 +206,8 @@ def _restore_job(
     round = job.round
     if round is not None:
         round = with_older_failures(round, away_ms)
-        round = replace(round, notices_sent=round.notices, step=round.durable_step)
+        sent, step = round.notices, round.durable_step
+        round = replace(round, notices_sent=sent, step=step, taken_over_ms=now_ms)
     # While no coordinator was there, no node could join.
     forming_since_ms = max(job.forming_since_ms, attempted_ms - job.spec.join_timeout_ms)
     if job.phase is not Phase.FORMING:
@@ -337,6 +339,9 @@ def _deadlines_of(
             culprit_ms = culprit_due_ms(round) if round.failures else None
             if culprit_ms is not None:
                 due[DeadlineKind.CULPRIT] = culprit_ms
+            evidence_ms = evidence_due_ms(round)
+            if evidence_ms is not None:
+                due[DeadlineKind.HANG] = evidence_ms
         case Phase.STOPPING:
             assert round is not None and round.stop_ms is not None
             stop_ms = spec.shutdown_timeout_ms + timing.stop_slack_ms

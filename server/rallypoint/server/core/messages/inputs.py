@@ -118,6 +118,15 @@ class Recorded(Struct, frozen=True):
     """Without exit codes and signals."""
 
 
+class Progress(Struct, frozen=True):
+    """Whether the workers of a node make progress."""
+
+    sender: Sender
+    round: int
+    still_ms: int | None
+    """Time since the latest progress of any of them; None: they make progress."""
+
+
 class Exited(Struct, frozen=True):
     """Workers ended."""
 
@@ -336,6 +345,17 @@ class Stalled(Struct, frozen=True):
     late_ms: int
 
 
+class Examined(Struct, frozen=True):
+    """The evidence of a round has been taken. It may be about a round that is over."""
+
+    job_id: JobId
+    round: int
+    rank: int | None
+    """The rank that the others wait for; None: the evidence names none."""
+    text: str
+    """What it says, as one line; or why there is none."""
+
+
 class JobBroken(Struct, frozen=True):
     """The shell caught a broken invariant of this job; the job must end."""
 
@@ -372,6 +392,7 @@ Report = (
     Ready
     | Started
     | Reached
+    | Progress
     | StartFailed
     | Recorded
     | Exited
@@ -383,6 +404,6 @@ Report = (
     | NewerReport
 )
 Request = Operation | Arrive | WriteKeys | Progressed
-Senderless = Request | TimePassed | Stalled | JobBroken
+Senderless = Request | TimePassed | Stalled | Examined | JobBroken
 """What no agent has sent."""
 Input = Hello | Heartbeat | Report | Broken | Senderless

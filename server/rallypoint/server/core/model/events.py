@@ -47,6 +47,8 @@ class EventKind(Enum):
     VERDICT_CORRECTED = "the verdict on round {round} was corrected"
     CULPRIT_AWAITED = "round {round} waits for the failure behind the first ones"
     ROUND_PROGRESSED = "round {round} took its first step {took} after it became necessary"
+    HANG_SUSPECTED = "round {round} is suspected to hang"
+    HANG_OVER = "round {round} is not suspected to hang any more"
     NODE_JOINED = "node {node} joined"
     NODE_DISCONNECTED = "the connection of node {node} broke"
     NODE_RESUMED = "node {node} reconnected"
@@ -81,6 +83,7 @@ EVENTS = {
         EventKind.ROUND_ADOPTED,
         "round {round} was found incomplete; nodes: {nodes}",
     ),
+    "hang_ended": (EventKind.HANG_OVER, EventKind.HANG_OVER.value),
     "node_left": (EventKind.NODE_DEPARTED, EventKind.NODE_DEPARTED.value),
     "node_lost": (EventKind.NODE_DEPARTED, "node {node} was lost"),
     "newcomer_displaced": (EventKind.NODE_DISPLACED, EventKind.NODE_DISPLACED.value),

@@ -52,6 +52,8 @@ class HeldRound(Struct, frozen=True):
     """The token of its workers."""
     milestones: tuple[tuple[Milestone, int], ...] = ()
     """Those that every worker of the node has reached, each with how long ago, in ms."""
+    still_ms: int | None = None
+    """Time since the latest progress of its workers; None: they make progress."""
 
 
 class Program(Struct, frozen=True):
@@ -130,6 +132,8 @@ class Node(Struct, frozen=True):
     """Highest report sequence applied."""
     pids: Volatile[tuple[int, ...]] = ()
     exits: Volatile[tuple[WorkerExit, ...]] = ()
+    still_since_ms: Volatile[int | None] = None
+    """When a worker of its round made progress last; None: they make progress, or none is known."""
     broke_ms: Volatile[int | None] = None
     """When its stream broke; None while attached."""
     is_heard: Volatile[bool] = False

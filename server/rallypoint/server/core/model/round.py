@@ -33,6 +33,7 @@ class RoundReason(Enum):
     DRAINED = "drained"
     RESTART_REQUESTED = "restart requested"
     RESIZED = "resized"
+    HUNG = "hung"
 
 
 REQUESTED = frozenset({RoundReason.RESTART_REQUESTED, RoundReason.RESIZED})
@@ -149,6 +150,23 @@ class Reached(Struct, frozen=True):
     """When the last of them did."""
 
 
+class Hang(Struct, frozen=True):
+    """A suspicion that a round hangs: no worker makes progress."""
+
+    since_ms: int
+    """When the latest progress of any worker was made."""
+    suspected_ms: int
+    """When the suspicion began."""
+    is_examined: bool = False
+    """The evidence has come, or does not come any more."""
+    rank: int | None = None
+    """The rank that the others wait for; None: none is known."""
+    name: NodeName = NodeName("")
+    """Its node; empty: none is known."""
+    text: str = ""
+    """What the evidence says, as one line."""
+
+
 class Round(Struct, frozen=True):
     """The round that runs or is being stopped."""
 
@@ -206,6 +224,11 @@ class Round(Struct, frozen=True):
     """Why an operator has stopped it; empty: none has, or none gave a reason."""
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
+    hang: Hang | None = None
+    """Set while it is suspected to hang, and kept at the stop for that."""
+    taken_over_ms: Volatile[int | None] = None
+    """When this coordinator took the round over from an earlier one, or from its own earlier life;
+    None: it has heard of every step."""
     reached_at: Volatile[tuple[str, ...]] = ()
     """Where other members have reached the host of the first, if not all at its own address. It is
     not journalled: only a log line has it."""

@@ -12,9 +12,18 @@ that its own job needs count from the beginning.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from msgspec import Struct
 
 from rallypoint.base.limits import BEATS_PER_LEASE
+
+
+class HangAction(Enum):
+    """What follows when a round is suspected to hang."""
+
+    REPORT = "report"
+    RESTART = "restart"
 
 
 class JobSpec(Struct, frozen=True):
@@ -62,6 +71,11 @@ class JobSpec(Struct, frozen=True):
     """Requested time between heartbeats; 0: the coordinator's. `Timing` has the rules."""
     lease_ms: int = 0
     """Requested lease: how long a silent node counts as alive; 0: the coordinator's."""
+    hang_after_ms: int = 300_000
+    """How long no worker may make progress until the round is suspected to hang; 0: never."""
+    hang_first_after_ms: int = 1_800_000
+    """The same before the first progress of a round."""
+    hang_action: HangAction = HangAction.REPORT
 
 
 class Timing(Struct, frozen=True):

@@ -26,6 +26,7 @@ class VerdictCause(Enum):
     NO_PROGRESS = "no progress"
     INTERNAL = "internal"
     CANCELLED = "cancelled"
+    HUNG = "hung"
 
 
 class Consequence(Enum):

@@ -14,6 +14,7 @@ from rallypoint.server.core.messages.refusals import Refusal
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.round import Round
 from rallypoint.server.core.rounds.claims import check_claim
+from rallypoint.server.core.rounds.hangs import note_step
 from rallypoint.server.core.rounds.timelines import find_marks, with_first_step
 from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.state import RUNNING_MS
@@ -37,7 +38,9 @@ def receive_progress(draft: Draft, report: inputs.Progressed) -> Refusal | None:
     round = replace(known, step=step, durable_step=step if is_due else known.durable_step)
     round = _with_step_time(round, draft.now_ms - report.step_ago_ms)
     round = with_first_step(round, report.step_ago_ms, draft.now_ms)
-    draft.put_job(replace(job, round=round))
+    job = replace(job, round=round)
+    draft.put_job(job)
+    note_step(draft, job)
     if _first_step_ms(known) != _first_step_ms(round):
         _emit_progressed(draft, job.job_id, round)
     return None

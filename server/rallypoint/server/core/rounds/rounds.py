@@ -27,6 +27,7 @@ from rallypoint.server.core.model.verdict import Consequence, Verdict, VerdictCa
 from rallypoint.server.core.model.worker import Symptom
 from rallypoint.server.core.rounds.addresses import choose_master_address
 from rallypoint.server.core.rounds.drains import drain_due_ms, is_held, notify
+from rallypoint.server.core.rounds.hangs import must_stop, watch
 from rallypoint.server.core.rounds.phases import PhaseEvent, next_phase
 from rallypoint.server.core.rounds.ranks import assign_ranks, choose_members, slots_of
 from rallypoint.server.core.rounds.settling import abandoned, close, settle
@@ -160,6 +161,7 @@ def _seal(draft: Draft, job: Job) -> None:
                 last_round=header.number,
                 pids=(),
                 exits=(),
+                still_since_ms=None,
             )
         )
     timeline = sealed_timeline(job, draft.now_ms)
@@ -239,6 +241,10 @@ def _advance_running(draft: Draft, job: Job) -> bool:
         return True
     draft.set_deadline(DeadlineKind.DRAIN, job_id, drain_ms)
     draft.set_deadline(DeadlineKind.GROWTH, job_id, growth_ms)
+    job = watch(draft, job)
+    if must_stop(job, tally):
+        stop(draft, job, RoundReason.HUNG)
+        return True
     _update_notices(draft, job, growth_ms)
     return False
 
@@ -331,7 +337,12 @@ def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
     assert round is not None
     phase = next_phase(job, PhaseEvent.STOP)
     stopped = replace(
-        round, stop_ms=now_ms, stop_reason=reason, stop_note=note, durable_step=round.step
+        round,
+        stop_ms=now_ms,
+        stop_reason=reason,
+        stop_note=note,
+        durable_step=round.step,
+        hang=round.hang if reason is RoundReason.HUNG else None,
     )
     verdict = find_verdict(stopped)
     # Readers see the verdict of the latest round that failed, also when this one did not.
@@ -342,6 +353,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
     draft.set_deadline(DeadlineKind.GROWTH, job_id, None)
     draft.set_deadline(DeadlineKind.DRAIN, job_id, None)
     draft.set_deadline(DeadlineKind.CULPRIT, job_id, None)
+    draft.set_deadline(DeadlineKind.HANG, job_id, None)
     due_ms = now_ms + job.spec.shutdown_timeout_ms + timing.stop_slack_ms
     draft.set_deadline(DeadlineKind.STOP, job_id, due_ms)
     why = describe_request(reason.value, note) if verdict is None else verdict.text

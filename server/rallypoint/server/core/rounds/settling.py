@@ -209,6 +209,7 @@ def close(draft: Draft, job: Job, outcome: Outcome, verdict: Verdict | None) -> 
         DeadlineKind.GROWTH,
         DeadlineKind.DRAIN,
         DeadlineKind.CULPRIT,
+        DeadlineKind.HANG,
         DeadlineKind.ABANDON,
     ):
         draft.set_deadline(kind, job_id, None)

@@ -103,7 +103,10 @@ def _adopt_round(
     # They agree, but for a liar, and for agents that know no tokens.
     tokens = Counter(held.worker_token for _, held in placed if held.worker_token)
     token = tokens.most_common(1)[0][0] if tokens else ""
-    round = Round(header, members, draft.now_ms, None, departures=lost, held_token=token)
+    now_ms = draft.now_ms
+    round = Round(
+        header, members, now_ms, None, departures=lost, held_token=token, taken_over_ms=now_ms
+    )
     begin_round(draft, job, round)
     for node, held in placed:
         merge_held(draft, node.session, held)

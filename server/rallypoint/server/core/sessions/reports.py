@@ -38,6 +38,7 @@ from rallypoint.server.core.verdicts.health import note_failure
 RoundReport = (
     inputs.Started
     | inputs.Reached
+    | inputs.Progress
     | inputs.StartFailed
     | inputs.Recorded
     | inputs.Exited
@@ -164,6 +165,8 @@ def _apply_member_report(draft: Draft, node: Node, report: RoundReport) -> None:
             draft.put_node(replace(node, state=state, pids=pids))
         case inputs.Reached(milestones=milestones):
             note_milestones(draft, node, milestones)
+        case inputs.Progress(still_ms=still_ms):
+            draft.put_node(replace(node, still_since_ms=_still_since_ms(draft, still_ms)))
         case inputs.Recorded(exits=exits) | inputs.Exited(exits=exits):
             register_exits(draft, node.session, exits)
         case inputs.Succeeded():
@@ -191,6 +194,8 @@ def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound
             return update_held_exits(draft, held, exits)
         case inputs.Reached():
             return held  # an adopted round has no timeline
+        case inputs.Progress(still_ms=still_ms):
+            return replace(held, still_ms=still_ms)
         case inputs.Succeeded():
             return replace(held, state=NodeState.SUCCEEDED)
         case inputs.StartFailed() | inputs.Leaving():
@@ -201,7 +206,8 @@ def update_held(draft: Draft, held: HeldRound, report: RoundReport) -> HeldRound
 def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
     """Apply what a member's Hello says about the round that the member holds."""
     node = draft.require_node(session)
-    draft.put_node(replace(node, pids=held.pids or node.pids))
+    still_since_ms = _still_since_ms(draft, held.still_ms)
+    draft.put_node(replace(node, pids=held.pids or node.pids, still_since_ms=still_since_ms))
     note_milestones(draft, node, held.milestones)
     register_exits(draft, session, held.exits)
     node = draft.require_node(session)
@@ -220,6 +226,10 @@ def merge_held(draft: Draft, session: SessionId, held: HeldRound) -> None:
             why = "it stopped its workers by itself"
             text = why if node.drain is None else f"{node.drain.reason}; {why}"
             depart(draft, node, reason_of_leaving(node), text)
+
+
+def _still_since_ms(draft: Draft, still_ms: int | None) -> int | None:
+    return None if still_ms is None else draft.now_ms - still_ms
 
 
 def note_milestones(

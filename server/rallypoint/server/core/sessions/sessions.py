@@ -268,6 +268,7 @@ def _catch_up(draft: Draft, node: Node, number: int) -> Node:
         last_round=number,
         pids=(),
         exits=(),
+        still_since_ms=None,
     )
 
 

@@ -30,7 +30,8 @@ class DeadlineKind(IntEnum):
     QUARANTINE_END = 11  # subject: job
     CULPRIT = 12  # the wait for the culprit's own failure ends; subject: job
 
-    BARRIER = 13  # a barrier is overdue, or its end is forgotten; subject: job
+    HANG = 13  # a round may be suspected to hang, or its evidence is overdue; subject: job
+    BARRIER = 14  # a barrier is overdue, or its end is forgotten; subject: job
 
     __hash__ = int.__hash__  # Enum's own is slow, and every key is hashed several times a step
 

@@ -30,6 +30,10 @@ class Tally(NamedTuple):
     """Members that drain."""
     staying: int = 0
     """Members that the next round may include: they neither drain nor are cordoned."""
+    moving: int = 0
+    """Attached members that have not succeeded and whose workers make progress."""
+    unknown: int = 0
+    """Members that are not attached and have not succeeded."""
 
     @property
     def available(self) -> int:
@@ -54,6 +58,8 @@ class Tally(NamedTuple):
             self.newcomers + sign * other.newcomers,
             self.draining + sign * other.draining,
             self.staying + sign * other.staying,
+            self.moving + sign * other.moving,
+            self.unknown + sign * other.unknown,
         )
 
 
@@ -66,6 +72,7 @@ class TallyKey(NamedTuple):
     set_aside: bool
     eligibility: Eligibility
     drains: bool
+    is_still: bool
 
 
 def tally_key_of(node: Node) -> TallyKey:
@@ -77,6 +84,7 @@ def tally_key_of(node: Node) -> TallyKey:
         node.set_aside,
         node.eligibility,
         node.drain is not None,
+        node.still_since_ms is not None,
     )
 
 
@@ -96,6 +104,7 @@ def tally_of(node: Node) -> Tally:
 
 
 def _compute_tally(node: Node) -> Tally:
+    works = node.member and node.state is not NodeState.SUCCEEDED
     return Tally(
         nodes=1,
         away=not node.attached,
@@ -108,6 +117,8 @@ def _compute_tally(node: Node) -> Tally:
         newcomers=node.is_eligible and not node.member,
         draining=node.member and node.drain is not None,
         staying=node.member and node.drain is None and node.eligibility is not Eligibility.CORDONED,
+        moving=works and node.attached and node.still_since_ms is None,
+        unknown=works and not node.attached,
     )
 
 
@@ -120,6 +131,7 @@ def difference(old: Node, new: Node) -> Tally | None:
         and old.set_aside == new.set_aside
         and old.eligibility is new.eligibility
         and (old.drain is None) == (new.drain is None)
+        and (old.still_since_ms is None) == (new.still_since_ms is None)
     ):
         return None  # most changes of a node are no change of its key
     was, now = tally_key_of(old), tally_key_of(new)

@@ -17,7 +17,13 @@ from rallypoint.base.exit_codes import find_signal_name
 from rallypoint.base.ranges import Range, add_to_ranges, is_in_ranges, remove_from_ranges
 from rallypoint.base.values import describe_in_sentence
 from rallypoint.server.core.model.network import are_many
-from rallypoint.server.core.model.round import FAILURES_MAX, Departure, Round, RoundReason
+from rallypoint.server.core.model.round import (
+    FAILURES_MAX,
+    Departure,
+    Hang,
+    Round,
+    RoundReason,
+)
 from rallypoint.server.core.model.verdict import FailureGroup, Verdict, VerdictCause
 from rallypoint.server.core.model.worker import FailedWorker, Symptom, WorkerExit
 from rallypoint.server.core.verdicts.folding import Status, fold, refold, unfold
@@ -198,6 +204,8 @@ def _fold_text(exit: WorkerExit) -> str:
     return find_stack(exit) or error_text(exit)
 
 
+_OF_WORKERS = frozenset({RoundReason.WORKER_FAILED, RoundReason.HUNG})
+"""A round that its workers have ended; a node that is lost long after explains nothing."""
 _VERBS = {
     RoundReason.NODE_LOST: "was lost",
     RoundReason.NODE_LEFT: "left",
@@ -229,6 +237,8 @@ def find_verdict(round: Round, *, is_final: bool = False) -> Verdict | None:
         first = round.overdue[0] if round.overdue else None
         text = f"the workers on {', '.join(round.overdue)} did not start in time"
         return Verdict(VerdictCause.START_OVERDUE, round.header.number, first, text)
+    if round.stop_reason is RoundReason.HUNG and round.hang is not None:
+        return _judge_hang(round, round.hang)
     return _judge_workers(round, is_final=is_final) if round.failures else None
 
 
@@ -267,6 +277,17 @@ def _judge_drain(round: Round) -> Verdict:
     drained = next(notice for notice in round.notices if notice.name is not None)
     text = f"node {drained.name} was drained: {drained.reason}"
     return Verdict(VerdictCause.NODE_LEFT, round.header.number, drained.name, text)
+
+
+def _judge_hang(round: Round, hang: Hang) -> Verdict:
+    text = f"{describe_hang(hang)}: {hang.text}" if hang.text else describe_hang(hang)
+    return Verdict(VerdictCause.HUNG, round.header.number, hang.name or None, text)
+
+
+def describe_hang(hang: Hang) -> str:
+    """Return what a suspicion rests on, without the evidence."""
+    still = describe_in_sentence(hang.suspected_ms - hang.since_ms)
+    return f"no worker made progress for {still}"
 
 
 def _judge_workers(round: Round, *, is_final: bool) -> Verdict:
@@ -351,7 +372,7 @@ def _is_same_error(first: FailedWorker, culprit: FailedWorker) -> bool:
 def explaining_departure(round: Round) -> Departure | None:
     """Return the departure that ended the round, or None."""
     for departure in round.departures:
-        if round.stop_reason is not RoundReason.WORKER_FAILED or round.stop_ms is None:
+        if round.stop_reason not in _OF_WORKERS or round.stop_ms is None:
             return departure
         if departure.at_ms <= round.stop_ms + EXPLAINS_MS:
             return departure

@@ -46,6 +46,7 @@ _OWN_FAULTS = frozenset(
         VerdictCause.START_FAILED,
         VerdictCause.NODE_LOST,
         VerdictCause.START_OVERDUE,
+        VerdictCause.HUNG,
     }
 )
 """Causes that count against the node in the verdict; leaving on purpose does not."""

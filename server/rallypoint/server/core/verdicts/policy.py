@@ -28,6 +28,9 @@ UNCAUGHT_CODE = 1
 CRASH_YOUNG_MS = 10_000
 """A worker that ran no longer than this died early."""
 
+_CHARGED = frozenset({VerdictCause.WORKER_FAILED, VerdictCause.START_FAILED, VerdictCause.HUNG})
+"""Causes that cost a restart."""
+
 
 class Judgement(Struct, frozen=True):
     """What follows a round that was stopped."""
@@ -75,10 +78,7 @@ def judge(job: Job, round: Round, now_ms: int, *, is_incurable: bool = False) ->
         return replace(kept, counts=replace(counts, growths=counts.growths + 1))
     if round.stop_reason in REQUESTED and verdict is None:
         return kept
-    if verdict is None or verdict.cause not in (
-        VerdictCause.WORKER_FAILED,
-        VerdictCause.START_FAILED,
-    ):
+    if verdict is None or verdict.cause not in _CHARGED:
         return _reform(kept, job.spec, round)
     if round.stop_reason in REQUESTED:
         return replace(kept, verdict=None)
@@ -158,6 +158,7 @@ def _charge(kept: Judgement, job: Job, verdict: Verdict) -> Judgement:
         repeats = 1
     consequence = _consequence_of(job, verdict, repeats)
     goes_on = consequence is Consequence.RESTARTED
+    is_hang = verdict.cause is VerdictCause.HUNG
     counts = replace(
         before,
         restart_count=before.restart_count + (1 if goes_on else 0),
@@ -172,7 +173,7 @@ def _charge(kept: Judgement, job: Job, verdict: Verdict) -> Judgement:
         consequence=consequence,
         counts=counts,
         backoff_ms=backoff_ms if goes_on else 0,
-        reason=RoundReason.WORKER_FAILED,
+        reason=RoundReason.HUNG if is_hang else RoundReason.WORKER_FAILED,
     )
 
 
