@@ -405,8 +405,8 @@ class Agent:
             self._on_welcome(message)
         elif kind == "desired":
             self._on_desired(message.epoch, message.desired)
-        elif kind == "acknowledgement" and message.acknowledgement.HasField("waiting"):
-            self.log.waiting(message.acknowledgement.waiting, self.now_ms())
+        elif kind == "acknowledgement":
+            self.log.acknowledged(message.acknowledgement, self.now_ms())
         elif kind == "notices":
             self._on_notices(message.notices)
         elif kind == "collect":

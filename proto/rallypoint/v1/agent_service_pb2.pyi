@@ -1197,8 +1197,8 @@ class Acknowledgement(_message.Message):
     """Highest heartbeat received on this connection. 0: none."""
     @_builtins.property
     def waiting(self) -> _job_pb2.Waiting:
-        """What the job waits for, for the agent's log; the text counts seconds down. Absent when workers have
-        to run on the node, or when the job waits for nothing.
+        """What the job waits for, for the agent's log; the text counts seconds down. Absent when the job
+        waits for nothing, or when workers have to run on the node and their round is not suspected to hang.
         """
 
     @_builtins.property

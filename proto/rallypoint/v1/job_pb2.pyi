@@ -154,6 +154,10 @@ class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.Val
     """The round runs, and only this node waits: it is a spare."""
     WAIT_KIND_BARRIER: _WaitKind.ValueType  # 14
     """The round runs, and some of its participants wait at a barrier for the others. Agents do not get it."""
+    WAIT_KIND_HANG: _WaitKind.ValueType  # 15
+    """The round runs, and is suspected to hang: no worker makes progress. Agents that run workers get it once
+    the evidence has come.
+    """
 
 class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
     """What a job waits for."""
@@ -190,6 +194,10 @@ WAIT_KIND_SPARE: WaitKind.ValueType  # 13
 """The round runs, and only this node waits: it is a spare."""
 WAIT_KIND_BARRIER: WaitKind.ValueType  # 14
 """The round runs, and some of its participants wait at a barrier for the others. Agents do not get it."""
+WAIT_KIND_HANG: WaitKind.ValueType  # 15
+"""The round runs, and is suspected to hang: no worker makes progress. Agents that run workers get it once
+the evidence has come.
+"""
 Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 class _NoticeKind:
@@ -395,7 +403,9 @@ class JobSpec(_message.Message):
     that off. Absent means 5.
     """
     hang_action: Global___HangAction.ValueType
-    """What follows when a round is suspected to hang. Absent means HANG_ACTION_REPORT."""
+    """What follows when a round is suspected to hang. Absent means HANG_ACTION_REPORT, and so does a
+    value that the coordinator does not know.
+    """
     @_builtins.property
     def join_timeout(self) -> _duration_pb2.Duration:
         """How long a round may stay short of min_nodes before the run fails. Absent means 10 minutes."""

@@ -6,11 +6,10 @@ second time:
 * A field of the struct has the name of one of the message; or it is `x_ms`, and the message has the
   Duration `x`. Where names differ, the mapper has both.
 * Each member of an enum has its name in the message's enum, after a prefix. A number that has no
-  member reads as UNKNOWN, or else as UNSPECIFIED; without such a member, only known numbers may
-  come.
+  member reads as UNKNOWN, or else as UNSPECIFIED, or else as the default; without any of them, only
+  known numbers may come.
 * What may be None has presence, and is absent when it is None.
-* What is absent reads as the default, also an enum of zero. A default of zero is absent, where the
-  field has presence.
+* What is absent reads as the default. A default of zero is absent, where the field has presence.
 
 Any other field is named `apart`, and the caller passes it. A field that only one side has fails the
 import, so no change of one side is forgotten on the other.
@@ -226,9 +225,9 @@ def _map_value(
     elif isinstance(hint, type) and issubclass(hint, Enum) and field.enum_type is not None:
         numbers = numbers_of(hint, field.enum_type)
         members = {number: member for member, number in numbers.items()}
-        if isinstance(default, hint):
-            members.setdefault(0, default)
         unknown = hint.__members__.get("UNKNOWN") or hint.__members__.get("UNSPECIFIED")
+        if unknown is None and isinstance(default, hint):
+            unknown = default
         if unknown is None:
             return numbers.__getitem__, members.__getitem__
         return numbers.__getitem__, lambda number: members.get(number, unknown)

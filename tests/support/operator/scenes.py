@@ -19,7 +19,7 @@ from rallypoint.server.core.model.barrier import (
 from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.node import Program
 from rallypoint.server.core.model.round import Milestone
-from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.spec import HangAction, JobSpec
 from rallypoint.v1 import job_pb2
 from support.core.coordinator import Bench
 from support.core.fake_agents import FakeAgent, worker_exit
@@ -268,6 +268,36 @@ def stuck() -> Bench:
     return bench
 
 
+def suspected(spec: JobSpec = SPEC) -> Bench:
+    """Return a job whose nodes have all reported that their workers stand still."""
+    bench, agents = running(spec)
+    bench.advance(spec.hang_after_ms)
+    number = bench.rounds(JOB)[-1].number
+    for agent in agents:
+        agent.report(lambda sender: inputs.Progress(sender, number, spec.hang_after_ms))
+    bench.advance(1_000)
+    return bench
+
+
+def hanging(spec: JobSpec = SPEC) -> Bench:
+    """Return the same job, with the evidence of that."""
+    bench = suspected(spec)
+    text = (
+        "rank 11 has not entered all_reduce number 6 of the default group, in which 15 ranks wait; "
+        "it is in train.py:7 load_batch"
+    )
+    bench.take(inputs.Examined(JobId(JOB), bench.rounds(JOB)[-1].number, 11, text))
+    bench.advance(11_000)
+    return bench
+
+
+def hung() -> Bench:
+    """Return a job that was restarted because of that."""
+    bench = hanging(replace(SPEC, hang_action=HangAction.RESTART))
+    bench.obey()
+    return bench
+
+
 def succeeded() -> Bench:
     bench, agents = running()
     for agent in agents:
@@ -311,6 +341,7 @@ WAITS: dict[str, Scene] = {
         *(reattaching, too_few, one_lost_and_one_left, kept_out, last_call, returning, pausing),
         *(starting, stopping, growing, farewell, fenced, draining, network_suspected, blocked),
         *(hindered, unprepared, at_barrier, stuck, outage, after_the_outage, mute),
+        *(suspected, hanging),
         *(nothing, succeeded, lost_and_succeeded, failed),
     )
 }
@@ -374,6 +405,7 @@ JOBS: dict[str, Scene] = {
         large,
         at_barrier,
         stuck,
+        hanging,
         outage,
         after_the_outage,
     )
@@ -387,6 +419,7 @@ FAILURES: dict[str, Scene] = {
         one_lost_and_one_left,
         after_the_outage,
         lost_and_succeeded,
+        hung,
         nothing,
     )
 }

@@ -188,6 +188,9 @@ def test_absent_reads_as_the_default() -> None:
     assert Acts(Action.REPORT) == ACTS.to_struct(job_pb2.JobSpec())
     restart = job_pb2.JobSpec(hang_action=job_pb2.HANG_ACTION_RESTART)
     assert Acts(Action.RESTART) == ACTS.to_struct(restart)
+    newer = job_pb2.JobSpec()
+    newer.hang_action = 99  # type: ignore[assignment]
+    assert Acts(Action.REPORT) == ACTS.to_struct(newer)
 
 
 @pytest.mark.parametrize("number", [0, round_pb2.ROUND_REASON_GROWTH, 99])

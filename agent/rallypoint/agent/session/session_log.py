@@ -13,6 +13,7 @@ from rallypoint.agent.core.held_round import HeldRound
 from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.base.log import get_logger
 from rallypoint.base.ranges import join_ranges
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 
 log = get_logger()
@@ -83,6 +84,8 @@ class SessionLog:
         """Kind of a brief wait, and when it began in monotonic ms; None: another wait."""
         self._is_waiting = False
         """The last logged change was a wait of the job."""
+        self._is_suspected = False
+        """That the round is suspected to hang was logged last of that."""
         self._is_spare = False
         self._arguments_differ_from = ""
         self._is_warned = False
@@ -140,6 +143,19 @@ class SessionLog:
         self._is_undecided = self._is_undecided or is_undecided
         return self._absence.judge("away", now_ms) is not News.KNOWN or is_new
 
+    def acknowledged(self, message: agent_pb2.Acknowledgement, now_ms: int) -> None:
+        """Log what the job waits for, or that its round is suspected to hang, or not any more."""
+        waiting = message.waiting if message.HasField("waiting") else None
+        is_suspected = waiting is not None and waiting.kind == job_pb2.WAIT_KIND_HANG
+        if is_suspected != self._is_suspected:
+            self._is_suspected = is_suspected
+            if waiting is not None and is_suspected:
+                log.warning("hang_suspected", why=waiting.text)
+            else:
+                log.info("hang_ended", why="workers make progress again")
+        if waiting is not None and not is_suspected:
+            self.waiting(waiting, now_ms)
+
     def waiting(self, message: job_pb2.Waiting, now_ms: int) -> None:
         """Log what the job waits for: when the reason changes, and again now and then.
 
@@ -196,7 +212,7 @@ class SessionLog:
 
     def _begin_round(self) -> None:
         self.reached()
-        self._is_waiting = False
+        self._is_waiting = self._is_suspected = False
         self._brief = None
         self._wait.forget()
 
@@ -232,6 +248,7 @@ class SessionLog:
     def round_stopped(self, number: int, why: str) -> None:
         """Log that the coordinator stopped the held round."""
         self._brief = None
+        self._is_suspected = False
         self.reached()
         log.info("round_stopped", round=number, why=why)
 

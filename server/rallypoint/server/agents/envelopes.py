@@ -6,10 +6,11 @@ from rallypoint.server.access.tokens import ResumeTokens, WorkerTokens
 from rallypoint.server.agents.desired import desired_message, notices_message
 from rallypoint.server.agents.outbox import Outbox, Outboxes
 from rallypoint.server.contract.terms import deadlines_message
-from rallypoint.server.contract.waiting import Explanations, kept_out_message
+from rallypoint.server.contract.waiting import Explained, Explanations, kept_out_message
 from rallypoint.server.core.messages.effects import Send
 from rallypoint.server.core.model.desired import DesiredRun
 from rallypoint.server.core.model.ids import SessionId
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.model.node import Eligibility
 from rallypoint.server.core.model.phase import Phase
 from rallypoint.server.core.state.state import State
@@ -70,6 +71,8 @@ class Envelopes:
     def answer(self, outbox: Outbox, waiting: job_pb2.Waiting | None) -> agent_pb2.SessionResponse:
         """Answer the latest heartbeat, with what the job waits for, and with a new interval."""
         outbox.answered = outbox.heartbeat
+        if outbox.runs_workers and waiting is not None and waiting.kind != job_pb2.WAIT_KIND_HANG:
+            waiting = None
         message = agent_pb2.Acknowledgement(heartbeat=outbox.heartbeat, waiting=waiting)
         interval_ms = self._state.heartbeat_ms(outbox.spec)
         if abs(interval_ms - outbox.interval_ms) * INTERVAL_CHANGE_PART > outbox.interval_ms:
@@ -99,9 +102,7 @@ class Envelopes:
             and not node.member
         ):
             return kept_out_message(job, node, now_ms)
-        known = self._explanations.find(state, node.job_id, now_ms)
-        if known is None:
-            known = self._explanations.renew(state, job, now_ms)
+        known = self._find_known(job, now_ms) or self._explanations.renew(state, job, now_ms)
         return known.message
 
     def answer_now(self, outbox: Outbox, now_ms: int) -> agent_pb2.SessionResponse | None:
@@ -109,10 +110,16 @@ class Envelopes:
 
         None: `explain` it in a turn first, for `answer`.
         """
-        if outbox.runs_workers:
+        if outbox.runs_workers and not self._is_suspected(outbox):
             return self.answer(outbox, None)
         known = self.explained(outbox.session, now_ms)
         return None if known is None else self.answer(outbox, known[1])
+
+    def _is_suspected(self, outbox: Outbox) -> bool:
+        """Return whether a hang of the job has been examined, perhaps by the turn that runs."""
+        job = self._state.jobs.get(outbox.job_id)
+        hang = None if job is None or job.round is None else job.round.hang
+        return hang is not None and hang.is_examined
 
     def explained(
         self, session: SessionId, now_ms: int
@@ -125,8 +132,18 @@ class Envelopes:
         node = self._state.nodes.get(session)
         if node is None or node.eligibility is not Eligibility.ELIGIBLE:
             return None  # its health may be why it waits
-        known = self._explanations.find(self._state, node.job_id, now_ms)
+        known = self._find_known(self._state.jobs[node.job_id], now_ms)
         return None if known is None else (known.at_ms, known.message)
+
+    def _find_known(self, job: Job, now_ms: int) -> Explained | None:
+        """Return what a job waited for a moment ago; of a suspicion of a hang, the newest.
+
+        Agents log a suspicion once, so none must get it without its evidence.
+        """
+        known = self._explanations.find(self._state, job.job_id, now_ms)
+        if known is None or job.round is None or job.round.hang is None:
+            return known
+        return known if known.revision == self._state.revision_of(job.job_id) else None
 
     def _welcome(self, outbox: Outbox) -> agent_pb2.Welcome:
         assert outbox.welcome is not None

@@ -76,7 +76,7 @@ class Outbox(Struct):
     interval_ms: int = 0
     """Heartbeat interval that was sent last."""
     runs_workers: bool = False
-    """The latest desired state runs workers, so the agent needs no explanation of a wait."""
+    """The latest desired state runs workers, so of all waits the agent needs only a hang."""
     end: Status | None = None
     """Set when the stream has to end."""
     failure: Exception | None = None

@@ -156,7 +156,7 @@ def _check_spec(message: Message, spec: job_pb2.JobSpec, clock_ms: int) -> None:
 
 @lru_cache(maxsize=SPECS_MAX)
 def _check_packed_spec(packed: bytes) -> None:
-    """Check a specification, which has only wishes: nothing is changed, and no clock matters."""
+    """Check a specification: wishes and enums, so nothing is changed, and no clock matters."""
     check(job_pb2.JobSpec.FromString(packed))
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from msgspec import Struct
 
+from rallypoint.base.background import Background
 from rallypoint.server.access.caller import WorkerRound
 from rallypoint.server.access.protection import OPEN, Protection
 from rallypoint.server.access.tokens import ResumeTokens, WorkerTokens
@@ -28,6 +29,7 @@ from rallypoint.server.api.events.service import EventService
 from rallypoint.server.api.events.waits import EventWaits
 from rallypoint.server.api.evidence.collecting import Collecting
 from rallypoint.server.api.evidence.service import EvidenceService
+from rallypoint.server.api.evidence.suspicions import Suspicions
 from rallypoint.server.api.jobs.service import JobService
 from rallypoint.server.api.jobs.watchers import Watchers
 from rallypoint.server.api.keys.service import KeyValueService
@@ -105,6 +107,7 @@ class Shard:
         coordinator: Coordinator,
         listeners: Listeners,
         watchers: Watchers,
+        suspicions: Suspicions,
         services: Mapping[str, Any],
         worker_tokens: WorkerTokens,
         together: Together,
@@ -120,6 +123,7 @@ class Shard:
         self._coordinator = coordinator
         self._listeners = listeners
         self._watchers = watchers
+        self._suspicions = suspicions
         self._together = together
 
     async def read(self, answer: Callable[[State, int], T]) -> T:
@@ -140,7 +144,10 @@ class Shard:
         Raises:
             JournalFailed: when a batch could not be appended.
         """
-        await self._coordinator.run()
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with Background(failed) as background:
+            background.start(self._suspicions.run(self._coordinator))
+            await self._coordinator.run()
 
     def knows_worker(self, claim: Claim) -> bool:
         """Return whether members of a round hold a token that an earlier coordinator has made."""
@@ -184,7 +191,10 @@ async def open_shard(
     outboxes, watchers = Outboxes(), Watchers()
     barriers, keys, events = BarrierWaits(), KeyWaits(), EventWaits()
     collecting = Collecting(outboxes.collect)
-    listeners = Listeners(state, outboxes, barriers, keys, watchers, events, collecting)
+    suspicions = Suspicions(collecting)
+    listeners = Listeners(
+        *(state, outboxes, barriers, keys, watchers, events, collecting, suspicions)
+    )
     coordinator = Coordinator(
         *(state, journal, listeners, begun.clock),
         announces=settings.announces,
@@ -212,7 +222,7 @@ async def open_shard(
         "rallypoint.v1.WorkerService": WorkerService(coordinator, tokens),
     }
     return Shard(
-        *(number, journal, state, coordinator, listeners, watchers, services, tokens),
+        *(number, journal, state, coordinator, listeners, watchers, suspicions, services, tokens),
         shared.together,
     )
 

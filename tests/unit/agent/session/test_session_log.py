@@ -13,6 +13,7 @@ from rallypoint.agent.core.desired import Notice
 from rallypoint.agent.core.held_round import HeldRound, LocalWorker, Stage
 from rallypoint.agent.session.reminders import News, Reminder
 from rallypoint.agent.session.session_log import BRIEF_WAITS, SessionLog
+from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import job_pb2
 from support.core.orders import run_order
 
@@ -268,6 +269,24 @@ def test_other_arguments_are_a_warning_once(lines: Lines) -> None:
         lines
     )
     assert ("warning", "other") == (lines[1]["log_level"], lines[1]["other_node"])
+
+
+def test_suspicion_is_logged_once(lines: Lines) -> None:
+    """And once when it is over; not when its round was stopped, which is logged anyway."""
+    hang = job_pb2.Waiting(kind=job_pb2.WAIT_KIND_HANG, text="no worker has made progress")
+    suspected = agent_pb2.Acknowledgement(waiting=hang)
+    log = new_log()
+    log.round_began(run_order(number=3))
+    for message in (agent_pb2.Acknowledgement(), suspected, suspected, agent_pb2.Acknowledgement()):
+        log.acknowledged(message, 0)
+    log.acknowledged(suspected, 0)
+    log.round_stopped(3, "hung")
+    log.acknowledged(agent_pb2.Acknowledgement(waiting=WAITING), 0)
+
+    assert [
+        *("hang_suspected", "hang_ended", "hang_suspected", "round_stopped", "wait_began")
+    ] == events(lines)[2:]
+    assert "no worker has made progress" == lines[2]["why"]
 
 
 def test_standstill_is_logged_when_it_begins_and_ends(lines: Lines) -> None:

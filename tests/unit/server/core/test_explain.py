@@ -469,3 +469,42 @@ def test_places_that_nobody_has_come_for(ranks: tuple[int | None, ...], named: s
 
     assert waiting is not None
     assert waiting.text == f"{len(ranks)} of 4 required nodes are ready{named}; at most 1m more"
+
+
+EVIDENCE = "rank 1 has not entered all_reduce number 6 of the default group, in which 1 rank waits"
+
+
+@pytest.mark.parametrize(
+    ("examined", "text"),
+    [
+        ((), "no worker has made progress for 5m12s; evidence is being taken"),
+        (
+            (1, EVIDENCE),
+            f"no worker has made progress for 5m12s: {EVIDENCE} (rank 1 on node b)",
+        ),
+        (
+            (None, "no rank has answered"),
+            "no worker has made progress for 5m12s: no rank has answered",
+        ),
+    ],
+)
+def test_suspicion_comes_first(examined: tuple[Any, ...], text: str) -> None:
+    """Whatever else the round waits for: here for a silent node, and to grow."""
+    bench, *agents = running(replace(SPEC, grow_after_ms=600_000))
+    bench.join("c")
+    bench.advance(300_000)
+    stand_still(bench, *agents)
+    agents[1].beats = False
+    bench.advance(4_000)
+    if examined:
+        bench.take(inputs.Examined(JobId(JOB), bench.rounds()[-1].number, *examined))
+    bench.now_ms += 8_000
+    waiting = bench.the_wait()
+
+    assert (WaitKind.HANG, text, None) == (waiting.kind, waiting.text, waiting.left_ms)
+
+
+def stand_still(bench: Bench, *agents: FakeAgent) -> None:
+    number = bench.rounds()[-1].number
+    for agent in agents:
+        agent.report(lambda sender: inputs.Progress(sender, number, 300_000))

@@ -19,9 +19,10 @@ ROUND_COLUMNS = 8
 _BAD = ("node_quarantined", "network_suspected", "node_disconnected")
 _STYLES = {
     **dict.fromkeys(("round_started", "round_progressed"), "green"),
-    **dict.fromkeys(("node_joined", "node_resumed"), "green"),
+    **dict.fromkeys(("node_joined", "node_resumed", "hang_over"), "green"),
     **dict.fromkeys(_BAD, "red"),
     **dict.fromkeys(("round_stopped", "drain_started", "culprit_awaited"), "yellow"),
+    "hang_suspected": "yellow",
 }
 
 

@@ -93,6 +93,10 @@ KINDS = {
         "the barrier fails for all who wait there",
         "See all barriers, and every rank that is missing: {rallypoint} barrier list {job}",
     ),
+    job_pb2.WAIT_KIND_HANG: Advice(
+        todo="See what every worker does: {rallypoint} stacks {job}. To begin again from the last "
+        "checkpoint: {rallypoint} restart {job}"
+    ),
     job_pb2.WAIT_KIND_SPARE: Advice(
         todo="Nothing to do: a spare replaces a node that leaves or is lost."
     ),
@@ -132,7 +136,9 @@ def render_waiting(job: job_pb2.Job) -> RenderableType:
     waiting = job.waiting
     advice = KINDS.get(waiting.kind, Advice())
     text = (clean(_shorten(waiting.text)), "yellow")
-    title = Text.assemble((clean(job.job_id), "bold"), " waits: ", text)
+    is_suspected = waiting.kind == job_pb2.WAIT_KIND_HANG
+    verb = " is suspected to hang: " if is_suspected else " waits: "
+    title = Text.assemble((clean(job.job_id), "bold"), verb, text)
     parts: list[RenderableType] = [title]
     if waiting.HasField("time_left"):
         then = f"; then {advice.then}" if advice.then else ""

@@ -112,7 +112,9 @@ def _facts(job: job_pb2.Job, nodes: Sequence[node_pb2.Node]) -> Table:
             facts.append(("timeline", describe_timeline(job.round.timeline)))
     facts.append(("restarts", f"{job.restart_count} of {job.spec.max_restarts} used"))
     if job.HasField("waiting"):
-        facts.append(("waits for", Text(clean(job.waiting.text), style="yellow")))
+        is_suspected = job.waiting.kind == job_pb2.WAIT_KIND_HANG
+        name = "suspicion" if is_suspected else "waits for"
+        facts.append((name, Text(clean(job.waiting.text), style="yellow")))
     if job.HasField("verdict") and job.outcome == job_pb2.OUTCOME_SUCCEEDED:
         facts.append(("last failure", job.verdict.text))
     elif job.HasField("verdict"):

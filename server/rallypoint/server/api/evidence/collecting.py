@@ -19,6 +19,7 @@ from rallypoint.server.api.evidence.mapping import RANK
 from rallypoint.server.core.evidence.folding import fold
 from rallypoint.server.core.model.evidence import Evidence, RankEvidence
 from rallypoint.server.core.model.ids import JobId, SessionId
+from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
 from rallypoint.server.shell.listeners import Listener
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
@@ -59,6 +60,20 @@ class Round(Struct, frozen=True):
     number: int
     world_size: int
     members: tuple[Member, ...]
+
+
+def find_round(state: State, job: Job) -> Round | None:
+    """Return the round of a job that has workers; None: there is none."""
+    if job.round is None:
+        return None
+    nodes = (state.nodes[session] for session in state.sessions.get(job.job_id, ()))
+    members = tuple(
+        Member(node.session, node.assignment.first_rank, node.assignment.local_world_size)
+        for node in nodes
+        if node.assignment is not None
+    )
+    header = job.round.header
+    return Round(job.job_id, header.number, header.world_size, members) if members else None
 
 
 class Taken(Struct, frozen=True):

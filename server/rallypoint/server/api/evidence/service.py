@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from rallypoint.server.api.evidence.collecting import Collecting, Member, Round, Taken
+from rallypoint.server.api.evidence.collecting import Collecting, Round, Taken, find_round
 from rallypoint.server.api.evidence.mapping import evidence_message, rank_messages
 from rallypoint.server.contract.bounds import check
 from rallypoint.server.contract.calls import Context, find_job
@@ -33,7 +33,7 @@ class EvidenceService(service_grpc.EvidenceServiceServicer):
         """Take evidence of the round that runs."""
         check(request)
         job_id = JobId(request.job_id)
-        round = await self._coordinator.read(lambda state, now_ms: find_round(state, job_id))
+        round = await self._coordinator.read(lambda state, now_ms: _find_round(state, job_id))
         if round is None:
             return service_pb2.TakeEvidenceResponse()
         taken = await self._collecting.take(round, REQUESTED)
@@ -68,23 +68,13 @@ class EvidenceService(service_grpc.EvidenceServiceServicer):
         return service_pb2.ReportEvidenceResponse()
 
 
-def find_round(state: State, job_id: JobId) -> Round | None:
+def _find_round(state: State, job_id: JobId) -> Round | None:
     """Return the round of a job that has workers; None: there is none.
 
     Raises:
         InputRefused: when there is no such job.
     """
-    job = find_job(state, job_id)
-    if job.round is None:
-        return None
-    nodes = (state.nodes[session] for session in state.sessions.get(job_id, ()))
-    members = tuple(
-        Member(node.session, node.assignment.first_rank, node.assignment.local_world_size)
-        for node in nodes
-        if node.assignment is not None
-    )
-    header = job.round.header
-    return Round(job_id, header.number, header.world_size, members) if members else None
+    return find_round(state, find_job(state, job_id))
 
 
 def _show(

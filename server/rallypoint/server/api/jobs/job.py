@@ -9,7 +9,7 @@ from rallypoint.server.contract.verdict import describe_verdict, verdict_message
 from rallypoint.server.contract.waiting import Explain
 from rallypoint.server.core.model.job import Job, RunSummary
 from rallypoint.server.core.model.phase import Outcome, Phase
-from rallypoint.server.core.model.round import Departure, RoundSummary
+from rallypoint.server.core.model.round import Departure, Hang, RoundSummary
 from rallypoint.server.core.reads.explain import Waiting, count_gone, explain
 from rallypoint.server.core.state.clocks import Clocks
 from rallypoint.server.core.state.state import State
@@ -74,6 +74,19 @@ def basic_message(state: State, job: Job, now_ms: int, explain: Explain = explai
         node_count=state.tally(job.job_id).nodes,
         silent_count=_count_silent(state, job, waiting),
         gone_count=count_gone(state, job),
+        hang=None if job.round is None else _hang_message(job.round.hang, now_ms),
+    )
+
+
+def _hang_message(hang: Hang | None, now_ms: int) -> job_pb2.Hang | None:
+    if hang is None:
+        return None
+    return job_pb2.Hang(
+        still_for=to_duration(max(0, now_ms - hang.since_ms)),
+        suspected_for=to_duration(max(0, now_ms - hang.suspected_ms)),
+        rank=hang.rank,
+        node_name=hang.name,
+        text=hang.text,
     )
 
 

@@ -54,6 +54,7 @@ class WaitKind(Enum):
     FENCE = "fence"
     NETWORK_SUSPECTED = "network suspected"
     BARRIER = "barrier"
+    HANG = "hang"
 
 
 class DrainRequest(Struct, frozen=True):

@@ -12,7 +12,7 @@ from rallypoint.server.core.model.job import Job, NodeHealth, WaitKind
 from rallypoint.server.core.model.network import are_many
 from rallypoint.server.core.model.node import Node, NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.round import Departure, RoundReason
+from rallypoint.server.core.model.round import Departure, Hang, RoundReason
 from rallypoint.server.core.reads.meetings import Meeting, find_meeting
 from rallypoint.server.core.reads.silence import find_silent, lost_after_ms
 from rallypoint.server.core.rounds.waits import Wait, decide_forming
@@ -178,6 +178,8 @@ def _state_of_silent(node: Node) -> tuple[AwaitedState, str]:
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
+    if job.round is not None and job.round.hang is not None:
+        return _on_hang(tally, job.round.hang, now_ms)
     silent = find_silent(state, job, now_ms)
     if silent:
         return _on_silence(state, job, tally, silent, now_ms)
@@ -203,6 +205,17 @@ def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | Non
     text = f"{_count(tally.newcomers, 'new node')} to be included in the next round"
     text += _besides(meeting)
     return Waiting(WaitKind.GROWTH, tally.newcomers, 0, (), left_ms, _sentence(text, (), left_ms))
+
+
+def _on_hang(tally: Tally, hang: Hang, now_ms: int) -> Waiting:
+    still = describe_in_sentence(max(0, now_ms - hang.since_ms))
+    text = f"no worker has made progress for {still}"
+    if not hang.is_examined:
+        text += "; evidence is being taken"
+    elif hang.text:
+        text += f": {hang.text}"
+    text += f" (rank {hang.rank} on node {hang.name})" if hang.name else ""
+    return Waiting(WaitKind.HANG, 0, tally.members, (), None, text)
 
 
 def _on_meeting(meeting: Meeting) -> Waiting:

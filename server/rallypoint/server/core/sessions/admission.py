@@ -19,7 +19,7 @@ from rallypoint.server.core.model.ids import JobId, NodeName
 from rallypoint.server.core.model.job import JOBS_MAX, Job
 from rallypoint.server.core.model.node import Identity, Node
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec
+from rallypoint.server.core.model.spec import HangAction, JobSpec
 from rallypoint.server.core.sessions.programs import check_program
 from rallypoint.server.core.sessions.reports import refuse_stale
 from rallypoint.server.core.state.deadlines import DeadlineKind
@@ -291,8 +291,10 @@ _NOT_GIVEN = ("heartbeat_interval_ms", "lease_ms")
 """Fields whose 0 means the coordinator's own value."""
 
 
-def _show(name: str, value: int | tuple[int, ...]) -> str:
+def _show(name: str, value: int | tuple[int, ...] | HangAction) -> str:
     """Return a field's value as a person would write it."""
+    if isinstance(value, HangAction):
+        return value.value
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     if not name.endswith("_ms"):

@@ -15,7 +15,7 @@ from rallypoint.server.core.messages.refusals import Refusal, RefusalKind
 from rallypoint.server.core.model.ids import JobId, NodeName, SessionId
 from rallypoint.server.core.model.node import NodeState
 from rallypoint.server.core.model.phase import Phase
-from rallypoint.server.core.model.spec import JobSpec, Timing
+from rallypoint.server.core.model.spec import HangAction, JobSpec, Timing
 from rallypoint.server.core.sessions import admission
 from rallypoint.server.core.sessions.admission import HEARD_MS, compare_specs
 from rallypoint.server.core.step import Transition
@@ -107,6 +107,13 @@ def test_lease_that_is_not_given_is_shown_as_such(lease_ms: int, shown: str) -> 
     assert (("shutdown_timeout", "0 s", "1 s"), ("lease", shown, "9 s")) == compare_specs(
         spec, other
     )
+
+
+def test_action_is_shown_as_its_flag_takes_it() -> None:
+    """It is a value of an enum."""
+    other = replace(JobSpec(), hang_action=HangAction.RESTART)
+
+    assert (("hang_action", "report", "restart"),) == compare_specs(JobSpec(), other)
 
 
 def test_explicit_name_in_use_is_refused() -> None:
