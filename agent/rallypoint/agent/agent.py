@@ -269,6 +269,8 @@ class Agent:
                 self.supervisor.tell(number, notices, self.node_name)
             case effects.Sweep(token=token):
                 self.supervisor.sweep(token)
+            case effects.LogSurvivors(within_ms=within_ms):
+                self.supervisor.tasks.create_task(self.supervisor.log_survivors(within_ms / 1000))
             case effects.ArmFence(at_ms=at_ms):
                 self.supervisor.arm_fence(at_ms)
             case effects.LogFence(round=number, unconfirmed_ms=unconfirmed_ms):

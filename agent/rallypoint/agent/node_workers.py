@@ -61,6 +61,9 @@ class Workers(Protocol):
     async def evidence(self, limit_s: float) -> Sequence[evidence_pb2.RankEvidence]:
         """Return what the workers do, as far as it can be found out within so many seconds."""
 
+    async def log_survivors(self, limit_s: float) -> None:
+        """Log where the workers stand that have not ended since the stop signal."""
+
     def arm_fence(self, at_ms: int) -> None:
         """Let everything end at this monotonic time."""
 

@@ -1,4 +1,4 @@
-"""Finds the errors that Python prints as tracebacks in the text of a standard error.
+"""Finds the errors that Python prints as tracebacks, and the line of a stack that matters.
 
 The agent looks for the error that a worker is ending with; the coordinator looks for the cause of a
 failure. Both read the same output, so both use this parser. It is pure: text in, values out.
@@ -17,17 +17,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 HEADER = "Traceback (most recent call last):"
 """The line above every stack."""
+NAME_CHARS_MAX = 64
+"""Characters of a file's name, and of a function's, in a line for a person."""
 
-# Text, not a compiled pattern: `re` compiles it when it is first used, not at import.
+# Text, not compiled patterns: `re` compiles them when they are first used, not at import.
 _RANK_PREFIX = r"^\[rank\d+\]:(?: |$)"
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _ELSEWHERE = r"Exception in thread |Exception ignored in|Process \S+-\d+:$"
 _INNER = ("Original ", "Exception Group ", "| ")
 """Text before a header that belongs to an error's message or to a group of errors."""
+_NOT_THE_USERS = (
+    r"^<"  # frozen modules, and code without a file
+    r"|/(?:site|dist)-packages/(?:torch|rallypoint)/"
+    r"|/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)"
+)
+
+
+class Frame(Protocol):
+    """One frame of a stack, of any kind."""
+
+    @property
+    def function(self) -> str:
+        """Its name; empty if not known."""
+
+    @property
+    def file(self) -> str:
+        """Its path; empty if not known."""
+
+    @property
+    def line(self) -> int:
+        """Its number; 0 if not known."""
 
 
 class PrintedError(NamedTuple):
@@ -92,3 +115,20 @@ def find_last_chain(lines: Sequence[str]) -> list[PrintedError]:
             chain = []
         chain.append(error)
     return chain
+
+
+def describe_place(frames: Sequence[Frame]) -> str:
+    """Return where a stack stands, such as "train.py:88 load_batch"; "" without a stack.
+
+    That is the innermost frame outside torch, Rallypoint and the standard library, if there is one:
+    it leads a person to the line of the script.
+
+    Args:
+        frames: the innermost first.
+    """
+    if not frames:
+        return ""
+    frame = next((one for one in frames if not re.search(_NOT_THE_USERS, one.file)), frames[0])
+    file = frame.file.rpartition("/")[2][-NAME_CHARS_MAX:]
+    line = f":{frame.line}" if frame.line else ""
+    return " ".join(part for part in (file + line, frame.function[:NAME_CHARS_MAX]) if part)

@@ -281,6 +281,9 @@ class ForeignWorkers:
         """Nothing is known but their processes."""
         return ()
 
+    async def log_survivors(self, limit_s: float) -> None:
+        """Nothing is known of them."""
+
     def arm_fence(self, at_ms: int) -> None:
         """Another launcher has no fence: `Settings.fence_ms` has to be 0."""
 

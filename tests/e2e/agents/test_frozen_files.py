@@ -18,6 +18,8 @@ LEASE_S = 1.5
 """Much shorter than the file system stands still."""
 END_S = 10
 """How long an agent may take to end: SIGTERM to its workers, and two seconds for each folder."""
+GRACE_S = 2
+"""Of a worker that ignores SIGTERM."""
 
 
 class Storage:
@@ -105,6 +107,29 @@ def test_stop_does_not_wait_for_files(
     world.mailbox.wait("signalled", limit_s=END_S)
 
     assert agent.wait(END_S) == 128 + signal.SIGTERM
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("has_temporary_files", [False, True])
+def test_kill_does_not_wait_for_files(
+    world: World, storage: Storage, has_temporary_files: bool
+) -> None:
+    """A worker that ignores its signal is killed, and the log says where it stands if it can."""
+    env = {"TMPDIR": str(storage.logs)} if has_temporary_files else {}
+    agent = storage.agent(world, "--redirects=3", f"--shutdown-timeout={GRACE_S}", **env)
+    (worker,) = world.mailbox.workers(1)
+    worker.tell("TERM", "ignore")
+    world.mailbox.wait("ready")
+    storage.freeze()
+    agent.signal(signal.SIGTERM)
+
+    assert agent.wait(GRACE_S + END_S) == 128 + signal.SIGTERM
+    (line,) = agent.events("worker_survived_stop")
+    assert line["pid"] == worker.pid
+    if has_temporary_files:
+        assert line["why"] == "no stacks: its files do not answer"
+    else:
+        assert line["at"].startswith("obedient.py:")
     assert world.left() == []
 
 

@@ -33,6 +33,7 @@ def main() -> None:
         time.sleep(PAUSE_S)
         ends = torch.tensor([float(rank == 0 and (folder / "end").exists())])
         distributed.all_reduce(ends)
+    distributed.destroy_process_group()  # else a rank that ends first may abort the others
 
 
 main()

@@ -27,7 +27,7 @@ def start(world: World, folder: Path, *flags: str) -> list[Command]:
     """Start a job of which a rank stands still after some steps."""
     script = (str(HANGING), str(folder), str(CULPRIT))
     return [
-        world.agent(name, "--hang-after=2", *flags, nnodes=str(NODES), nproc=WORKERS, script=script)
+        world.agent(name, "--hang-after=4", *flags, nnodes=str(NODES), nproc=WORKERS, script=script)
         for name in ("a", "b")
     ]
 
@@ -57,7 +57,7 @@ def test_suspicion_names_the_rank_and_ends_with_progress(world: World, folder: P
 
     assert (CULPRIT, node_of(job, CULPRIT)) == (job.hang.rank, job.hang.node_name)
     assert "load_batch" in job.hang.text
-    assert 2 <= job.hang.still_for.ToTimedelta().total_seconds()
+    assert 4 <= job.hang.still_for.ToTimedelta().total_seconds()
     assert job_pb2.WAIT_KIND_HANG == job.waiting.kind
     explained = show(world, "explain")
     assert "is suspected to hang: no worker has made progress for" in explained

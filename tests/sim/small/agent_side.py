@@ -175,6 +175,8 @@ class AgentSide(ServerSide):
                 pass  # no worker here reads notices, or handles a signal
             case agent_effects.LogFence() | agent_effects.LogOutcomeAwaited():
                 pass
+            case agent_effects.LogSurvivors():
+                pass
             case agent_effects.LogDropped():
                 raise AssertionError(f"{site.name} drops {effect}")
             case agent_effects.ArmFence(at_ms=at_ms):

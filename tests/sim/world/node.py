@@ -204,6 +204,8 @@ class Agent:
                 self.world.note("notices", self.host.name, number, notices)
             case effects.Sweep(token=token):
                 self.workers.sweep(token)
+            case effects.LogSurvivors(within_ms=within_ms):
+                self.world.note("survivors", self.host.name, within_ms)
             case effects.ArmFence(at_ms=at_ms):
                 self.workers.arm_fence(at_ms)
             case effects.LogFence():

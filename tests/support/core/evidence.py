@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rallypoint.base.ranges import to_ranges
@@ -95,7 +95,16 @@ def make_world(
     return {rank: others.get(rank, rest) for rank in range(world_size)} | dict(others)
 
 
-def fold_world(evidence: Given, world_size: int | None = None) -> Evidence:
+def fold_world(
+    evidence: Given, world_size: int | None = None, timed_out: Collection[int] = ()
+) -> Evidence:
     """Return what the evidence says."""
     size = len(evidence) if world_size is None else world_size
-    return fold(evidence, world_size=size, round=4, reason="requested", took_ms=12)
+    return fold(
+        evidence,
+        world_size=size,
+        round=4,
+        reason="requested",
+        took_ms=12,
+        timed_out=timed_out,
+    )

@@ -1,6 +1,7 @@
 """A worker that does one thing for good, once the test has heard of it.
 
 asleep    waits, and a second thread waits, too
+stubborn  as asleep, and ignores SIGTERM
 locked    holds the interpreter's lock in C
 shut      has closed the socket of torch's server, which waits for a connection
 alone     as asleep, after it has closed the descriptors that it does not know
@@ -12,6 +13,7 @@ held      as trains, once the pipe beside the socket of the test is opened
 
 import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -44,6 +46,11 @@ def sleep(local_rank: int) -> None:
     begun.acquire()
     say(local_rank)
     sleep_well()
+
+
+def resist(local_rank: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleep(local_rank)
 
 
 def close(local_rank: int) -> None:
@@ -96,6 +103,7 @@ def train(local_rank: int) -> None:
 
 DEEDS = {
     "asleep": sleep,
+    "stubborn": resist,
     "locked": hold_lock,
     "alone": close,
     "shut": shut,

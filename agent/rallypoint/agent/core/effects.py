@@ -40,6 +40,13 @@ class Sweep(Struct, frozen=True):
     token: int
 
 
+class LogSurvivors(Struct, frozen=True):
+    """Log where the workers stand that have not ended since the stop signal."""
+
+    within_ms: int
+    """How long it is until SIGKILL, which does not wait for this."""
+
+
 class ArmFence(Struct, frozen=True):
     """Make the helper kill everything at `at_ms` of the agent's clock, not at an earlier time."""
 
@@ -94,6 +101,7 @@ Effect = (
     | ForwardSignal
     | WriteNotices
     | Sweep
+    | LogSurvivors
     | ArmFence
     | LogFence
     | LogDropped

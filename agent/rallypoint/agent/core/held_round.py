@@ -56,6 +56,10 @@ class IllegalStage(AssertionError):
         self.after = after
 
 
+LOOK_MS_MAX = 2_000
+"""How long before SIGKILL the workers that still live are looked at, at most."""
+
+
 class Milestone(Enum):
     """How far a worker has come before its first step, by the names that scripts use."""
 
@@ -194,6 +198,8 @@ class HeldRound(Struct, frozen=True):
     stage: Stage = Stage.STARTING
     kill_ms: int | None = None
     """When the shutdown timeout ends; set while STOPPING."""
+    look_ms: int = 0
+    """How long before SIGKILL the workers that still live are looked at; 0: never, or they were."""
     signalled_ms: int | None = None
     """When the agent first wanted to signal the workers, or drained; None before that."""
     drained_ms: int | None = None
@@ -234,8 +240,10 @@ class HeldRound(Struct, frozen=True):
             latest_ms = max(latest_ms, at_ms)
         return latest_ms
 
-    def moved(self, stage: Stage, *, kill_ms: int | None = None) -> HeldRound:
+    def moved(self, stage: Stage, *, kill_ms: int | None = None, look_ms: int = 0) -> HeldRound:
         """Enter `stage`; the shutdown timeout, if it has one, ends at `kill_ms`.
+
+        The workers that still live are looked at `look_ms` before SIGKILL.
 
         Raises:
             IllegalStage: `NEXT_STAGES` does not allow it.
@@ -244,7 +252,13 @@ class HeldRound(Struct, frozen=True):
             raise IllegalStage(self.number, self.stage, stage)
         is_over = stage is Stage.SUCCEEDED or stage in STOPPING_STAGES
         still_since_ms = None if is_over else self.still_since_ms
-        return self._changed(stage=stage, kill_ms=kill_ms, still_since_ms=still_since_ms)
+        return self._changed(
+            stage=stage, kill_ms=kill_ms, look_ms=look_ms, still_since_ms=still_since_ms
+        )
+
+    def looked(self) -> HeldRound:
+        """Note that the workers that still live are looked at."""
+        return self._changed(look_ms=0)
 
     def with_worker(self, worker: LocalWorker) -> HeldRound:
         """Replace the worker that has the same local rank."""
@@ -289,7 +303,13 @@ class _Changes(TypedDict, total=False):
     workers: tuple[LocalWorker, ...]
     stage: Stage
     kill_ms: int | None
+    look_ms: int
     signalled_ms: int
     drained_ms: int
     start_failure: str
     still_since_ms: int | None
+
+
+def choose_look_ms(shutdown_timeout_ms: int) -> int:
+    """Return how long before SIGKILL workers are looked at: they have half of a short timeout."""
+    return min(LOOK_MS_MAX, shutdown_timeout_ms // 2)

@@ -2,7 +2,8 @@
 
 A round starts at most once, and only if its number is above `last_round`. A stop signals every
 worker's group, waits for the shutdown timeout, then sends SIGKILL to everything that the workers
-started. When all workers end earlier, the SIGKILL is sent at once.
+started. When all workers end earlier, the SIGKILL is sent at once. Shortly before it, those that
+still live are looked at, so that the log says why they did not end.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def next_deadline_ms(state: AgentState) -> int | None:
     due: list[int] = []
     drain_ms = state.drain.until_ms if state.drain is not None and state.ending is None else None
     times = (_kill_ms(state), drain_ms, fence_stop_ms(state), give_up_ms(state), _port_ms(state))
-    for due_ms in times:
+    for due_ms in (*times, _look_ms(state)):
         if due_ms is not None:
             due.append(due_ms)
     return min(due, default=None)
@@ -83,6 +84,14 @@ def _kill_ms(state: AgentState) -> int | None:
         return None
     fence_ms = fence_kill_ms(state)
     return state.held.kill_ms if fence_ms is None else min(state.held.kill_ms, fence_ms)
+
+
+def _look_ms(state: AgentState) -> int | None:
+    """Return when the workers are looked at that a stop has not ended."""
+    kill_ms = _kill_ms(state)
+    if state.held is None or kill_ms is None or not state.held.look_ms:
+        return None
+    return kill_ms - state.held.look_ms
 
 
 def _apply(work: Work, input: inputs.Input) -> None:  # noqa: C901, PLR0915  # a case per input
@@ -459,9 +468,12 @@ def _follow_stop(work: Work, number: int, shutdown_timeout_ms: int) -> None:
 
 def _escalate_stop(work: Work) -> None:
     """Kill the remaining processes once the workers have ended or the timeout is over."""
-    held, kill_ms = work.state.held, _kill_ms(work.state)
+    held, kill_ms, look_ms = work.state.held, _kill_ms(work.state), _look_ms(work.state)
     assert held is not None
     if held.stage is not Stage.STOPPING or kill_ms is None:
         return
     if held.all_ended or work.now_ms >= kill_ms:
         sweep(work)
+    elif look_ms is not None and work.now_ms >= look_ms:
+        work.hold(held.looked())
+        work.do(effects.LogSurvivors(kill_ms - work.now_ms))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from msgspec.structs import replace
 
 from rallypoint.agent.core.effects import Effect, SendReports, SignalWorkers, Sweep
-from rallypoint.agent.core.held_round import HeldRound, Stage
+from rallypoint.agent.core.held_round import HeldRound, Stage, choose_look_ms
 from rallypoint.agent.core.reports import BlockedReport, ExitedReport, RecordedReport, Report
 from rallypoint.agent.core.state import AgentState, Ending
 
@@ -108,7 +108,8 @@ def stop(work: Work, shutdown_timeout_ms: int, signum: int = SIGTERM) -> None:
     if held.is_stopping:
         return
     kill_ms = work.now_ms + shutdown_timeout_ms
-    work.hold(held.signalled(work.now_ms).moved(Stage.STOPPING, kill_ms=kill_ms))
+    held, look_ms = held.signalled(work.now_ms), choose_look_ms(shutdown_timeout_ms)
+    work.hold(held.moved(Stage.STOPPING, kill_ms=kill_ms, look_ms=look_ms))
     if not held.all_ended:
         work.do(SignalWorkers(signum))
     if work.state.silent_helper:

@@ -33,7 +33,7 @@ _DOING, _READING = "reading stacks", "reading what torch has recorded"
 LOOK_S = 0.005
 """Between two looks whether the stacks are there."""
 GAP_CHARS_MAX = 256
-_STILL = {
+STILL = {
     evidence_pb2.PROCESS_STATE_STOPPED: "a signal has stopped it",
     evidence_pb2.PROCESS_STATE_TRACED: "a debugger holds it",
     evidence_pb2.PROCESS_STATE_ENDED: "it has ended",
@@ -69,7 +69,7 @@ class _Taking:
         self.facts = read_process(self.target.pid)
         if not self.target.prefix:
             return
-        hindrance = _STILL.get(self.facts.state) or self.dump.begin()
+        hindrance = STILL.get(self.facts.state) or self.dump.begin()
         self.stacks_gap = f"no stacks: {hindrance}" if hindrance else ""
         self.is_awaited = not hindrance
 
@@ -78,13 +78,13 @@ class _Taking:
         self.is_done = self.dump.look()
         if not self.is_done:
             facts = read_process(self.target.pid)
-            if facts.state in _STILL:
+            if facts.state in STILL:
                 self.facts, self.is_done = facts, True
 
     def finish(self) -> None:
         """Read the stacks."""
         self.threads = parse_stacks(self.dump.finish())
-        why = _STILL.get(self.facts.state, "it has not written them in time")
+        why = STILL.get(self.facts.state, "it has not written them in time")
         if not self.threads:
             self.stacks_gap = f"no stacks: {why}"
         elif not self.is_done:

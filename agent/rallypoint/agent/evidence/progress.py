@@ -11,7 +11,8 @@ say that there is progress, because a false alarm may end a healthy job:
   * A worker that a debugger holds, or that the agent cannot see, makes progress. One that does not
     answer, while the agent sees that it lives, gets MUTE_LOOKS looks; one that a signal has stopped
     gets no more than others.
-  * The agent itself may stand still: time in which it could not look makes no worker older.
+  * The agent itself may stand still: time in which it could not look makes no worker older. Nor
+    does time in which it made the workers do something, unless they stood still before.
 
 Times of the recorder are the wall clock's, which may jump; all others are the agent's clock.
 """
@@ -132,6 +133,7 @@ class NodeProgress(Struct, frozen=True):
             wall_ns=wall_ns,
             has_jumped=abs(_offset(now_ms, wall_ns) - self.offset_ns) > JUMP_MS * 1_000_000,
             is_disturbed=is_disturbed,
+            is_still=self.still_since_ms is not None,
         )
         workers: dict[int, Known] = {}
         for seen in observations:
@@ -184,6 +186,8 @@ class _Look(Struct, frozen=True):
     wall_ns: int
     has_jumped: bool
     is_disturbed: bool
+    is_still: bool
+    """The workers stood still at the look before."""
 
     def judge(self, known: Known, seen: Observation) -> Known:
         """Return what is known of a worker now."""
@@ -195,13 +199,15 @@ class _Look(Struct, frozen=True):
         elif not seen.is_mute:
             mark = None  # for example it has closed the socket
         is_waited = seen.is_mute and not seen.is_stopped
-        after = replace(known, mark=mark, mute_looks=known.mute_looks + 1 if is_waited else 0)
-        is_busy = not after.has_collectives and self._is_busy(after, seen)
-        if seen.usage is None or seen.is_traced or is_busy:
-            latest_ms = self.now_ms
+        mute_looks = known.mute_looks + 1 if is_waited else 0
+        after = replace(known, latest_ms=latest_ms, mark=mark, mute_looks=mute_looks)
+        if seen.usage is None or seen.is_traced:
+            after = replace(after, latest_ms=self.now_ms)
+        elif not after.has_collectives:
+            after = replace(after, latest_ms=self._date_use(after, seen))
         if seen.usage is not None:
             after = replace(after, usage=seen.usage, used_ms=self.now_ms)
-        return replace(after, latest_ms=latest_ms)
+        return after
 
     def _date(self, before: Mark | None, mark: Mark) -> int:
         """Return when the progress was made that a new mark shows."""
@@ -213,12 +219,16 @@ class _Look(Struct, frozen=True):
         age_ms = (self.wall_ns - mark.latest_ns) // 1_000_000
         return min(self.now_ms, max(self.before_ms, self.now_ms - age_ms))
 
+    def _date_use(self, known: Known, seen: Observation) -> int:
+        """Return when a worker without collectives last made progress."""
+        if not self.is_disturbed:
+            return self.now_ms if self._is_busy(known, seen) else known.latest_ms
+        return known.latest_ms + (0 if self.is_still else self.now_ms - self.before_ms)
+
     def _is_busy(self, known: Known, seen: Observation) -> bool:
         """Return whether a worker has used a processor or written something since the last look."""
-        if seen.usage is None or self.is_disturbed:
-            return False
         none = Usage(0, 0)
-        pairs = [(one, known.usage.get(pid, none)) for pid, one in seen.usage.items()]
+        pairs = [(one, known.usage.get(pid, none)) for pid, one in (seen.usage or {}).items()]
         cpu_ms = sum(max(0, one.cpu_ms - before.cpu_ms) for one, before in pairs)
         if cpu_ms > 0 and cpu_ms * 100 >= CPU_PERCENT * (self.now_ms - known.used_ms):
             return True

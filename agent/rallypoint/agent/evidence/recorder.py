@@ -7,6 +7,8 @@ The recorder is a ring of the latest operations. Facts about version 2.10 of its
   * `pg_status` counts all operations, also sends and receives, so it does not number collectives.
   * The ranks of a group are global ones. With gloo its name is missing beside them, and each group
     replaces the one before. So they are known of the group of all ranks, and with NCCL of each.
+  * A group that takes the name of a destroyed one has another `pg_id`, counts from 1 again, and the
+    ring has both.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _ENDED = "completed"
 class Entry(Struct, frozen=True):
     """An operation in the ring."""
 
+    pg_id: int = 0
     process_group: tuple[str, str] = ("", "")
     """Name and description."""
     collective_seq_id: int = 0
@@ -84,6 +87,8 @@ def parse_recording(data: bytes, world_size: int) -> list[evidence_pb2.GroupProg
     """
     recording = _decode(data)
     groups: dict[str, evidence_pb2.GroupProgress] = {}
+    seen: dict[str, Entry | None] = {}
+    """The oldest entry of each group so far; None: older ones belong to a destroyed group."""
     for entry in reversed(recording.entries):
         if entry.is_p2p or not 0 < entry.collective_seq_id <= NUMBER_MAX:
             continue
@@ -96,7 +101,12 @@ def parse_recording(data: bytes, world_size: int) -> list[evidence_pb2.GroupProg
                 name=name[:NAME_CHARS_MAX], description=description[:NAME_CHARS_MAX]
             )
             group.members.extend(_members(recording, name, description, world_size))
-        _note(group, entry)
+        newer = seen.get(name, entry)
+        if newer is not None and _precedes(entry, newer):
+            seen[name] = entry
+            _note(group, entry)
+        else:
+            seen[name] = None
     return list(groups.values())
 
 
@@ -160,6 +170,11 @@ def _decode(data: bytes) -> Recording:
         return msgspec.json.decode(data, type=Recording)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _precedes(entry: Entry, newer: Entry) -> bool:
+    """Return whether an entry may be of the same group as a newer one of the same name."""
+    return entry.pg_id == newer.pg_id and entry.collective_seq_id <= newer.collective_seq_id
 
 
 def _note(group: evidence_pb2.GroupProgress, entry: Entry) -> None:

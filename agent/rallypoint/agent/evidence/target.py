@@ -14,6 +14,7 @@ class Target(Struct, frozen=True):
     """The number by which the helper knows it."""
     rank: int
     """Its global rank."""
+    local_rank: int
     world_size: int
     """Workers of the round: ranks 0 to world_size - 1."""
     pid: int

@@ -128,16 +128,11 @@ class _Look:
 
     async def take(self, files: FileThread, without_nccl: set[int]) -> None:
         """Find out what the worker has done."""
+        self._is_mute = bool(self._target.prefix)
         try:
-            has_server = await files.run(_DOING, self._read)
-        except OSError:  # too many calls wait
-            return
-        if not has_server:
-            return
-        self._is_mute = True
-        try:
-            self._mark = await self._ask_all(files, without_nccl)
-        except OSError:
+            if await files.run(_DOING, self._read):
+                self._mark = await self._ask_all(files, without_nccl)
+        except OSError:  # it hangs up, or too many calls wait
             return
         except (NoHandler, ValueError):
             pass  # this torch has none, or its answer is too long: as without a server

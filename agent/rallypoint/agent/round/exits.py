@@ -94,6 +94,7 @@ def list_targets(order: RunOrder, workers: Mapping[int, Worker]) -> list[Target]
         Target(
             worker_id=worker_id,
             rank=order.assignment.first_rank + worker.local_rank,
+            local_rank=worker.local_rank,
             world_size=order.header.world_size,
             pid=worker.pid,
             prefix=worker.armed,

@@ -11,12 +11,15 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rallypoint.agent.core import inputs
 from rallypoint.agent.core.desired import Notice, RunOrder
+from rallypoint.agent.core.held_round import choose_look_ms
 from rallypoint.agent.evidence.collect import LIMIT_S, collect
 from rallypoint.agent.evidence.progress import Limits
+from rallypoint.agent.evidence.survivors import log_survivors
 from rallypoint.agent.evidence.watch import ProgressWatch
 from rallypoint.agent.helper.events import (
     ORPHANS,
@@ -53,6 +56,10 @@ if TYPE_CHECKING:  # a node that preloads nothing loads nothing of it
 
 log = get_logger()
 
+LOOK_SHARE = 0.8
+"""Part of the time until SIGKILL that a look at workers takes at most."""
+LOG_SHARE = 0.9
+"""Part of it after which the log does not wait for a look that began for another reason."""
 CHECK_S_MAX = 30.0
 """How long an attempt to make folders waits for the file system."""
 
@@ -223,11 +230,36 @@ class Supervisor:
     async def end_workers(self, grace_s: float) -> None:
         """Stop the workers without the core: SIGTERM, and `grace_s` seconds for their ends."""
         self.signal(signal.SIGTERM)
+        look_s = choose_look_ms(int(grace_s * 1000)) / 1000
+        looking = self.tasks.create_task(self._look_later(grace_s - look_s, look_s))
         try:
             async with asyncio.timeout(grace_s):
                 await self.round.ended()
         except TimeoutError:
             log.warning("workers_survived_stop", within_s=grace_s, then="SIGKILL")
+        finally:
+            looking.cancel()
+
+    async def _look_later(self, pause_s: float, look_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        if look_s:
+            await self.log_survivors(look_s)
+
+    async def log_survivors(self, limit_s: float) -> None:
+        """Log where the workers stand that have not ended since the stop signal.
+
+        Args:
+            limit_s: how long it is until SIGKILL. What is not known by then is not logged.
+        """
+        round = self.round
+        found: list[RankEvidence] = []
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s * LOG_SHARE):
+                    found = await self.evidence(limit_s * LOOK_SHARE)
+            log_survivors(round.number, round.targets(), found)
+        except Exception as error:  # a bug in what describes workers must not end the agent
+            log.error("survivors_not_logged", round=round.number, exc_info=error)
 
     async def evidence(self, limit_s: float = LIMIT_S) -> list[RankEvidence]:
         """Return what each live worker of the held round does, by rank, within this time.

@@ -119,12 +119,16 @@ def _check_eligibility(state: State, job: Job, node: Node) -> None:
         _require(is_watched, job_id, f"nothing ends the quarantine of {node.name}")
 
 
+_OF_HANGS = (RoundReason.HUNG, RoundReason.WORKER_FAILED)
+"""Why a round that hangs is stopped; workers fail when a collective times out."""
+
+
 def _check_hang(state: State, job: Job) -> None:
     """Check that a suspicion is about the round that runs, and ends its wait."""
     job_id, round = job.job_id, job.round
     if round is None or round.hang is None:
         return
-    is_its = job.phase is Phase.RUNNING or round.stop_reason is RoundReason.HUNG
+    is_its = job.phase is Phase.RUNNING or round.stop_reason in _OF_HANGS
     _require(is_its, job_id, "a round that was stopped for something else hangs")
     _require(
         round.hang.since_ms <= round.hang.suspected_ms,

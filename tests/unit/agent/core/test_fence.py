@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.agent.core import effects, inputs
 from rallypoint.agent.core.desired import DesiredStop
-from rallypoint.agent.core.held_round import LocalExit, Stage
+from rallypoint.agent.core.held_round import LOOK_MS_MAX, LocalExit, Stage
 from rallypoint.agent.core.leaving.away import ALONE_MS
 from rallypoint.agent.core.reports import (
     BlockedReport,
@@ -93,6 +93,8 @@ def test_workers_are_stopped_a_shutdown_timeout_before_the_fence() -> None:
     assert STOP_MS == next_deadline_ms(bench.state)
     assert () == bench.tick(STOP_MS - 1)
     assert (effects.LogFence(1, STOP_MS), effects.SignalWorkers(SIGTERM)) == bench.tick(STOP_MS)
+    assert FENCE_MS - 1_000 == next_deadline_ms(bench.state)
+    assert (effects.LogSurvivors(1_000),) == bench.tick(FENCE_MS - 1_000)
     assert FENCE_MS == next_deadline_ms(bench.state)
     assert () == bench.tick(FENCE_MS - 1)
     assert (effects.Sweep(1),) == bench.tick(FENCE_MS)
@@ -122,6 +124,8 @@ def test_stop_of_another_kind_ends_with_the_fence() -> None:
     bench = running()
     bench.post(inputs.DesiredReceived(5, 2, DesiredStop(1, 60_000, "a peer failed")), 1)
 
+    assert FENCE_MS - LOOK_MS_MAX == next_deadline_ms(bench.state)
+    assert (effects.LogSurvivors(LOOK_MS_MAX),) == bench.tick(FENCE_MS - LOOK_MS_MAX)
     assert FENCE_MS == next_deadline_ms(bench.state)
     assert (effects.Sweep(1),) == bench.tick(FENCE_MS)
 

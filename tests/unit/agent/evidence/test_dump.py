@@ -15,7 +15,7 @@ from rallypoint.agent.output.outputs import WorkerOutput
 
 def dump(folder: Path) -> StackDump:
     """Return the dump of a worker that is this process."""
-    return StackDump(Target(1, 0, 1, os.getpid(), str(folder / "w"), WorkerOutput("")))
+    return StackDump(Target(1, 0, 0, 1, os.getpid(), str(folder / "w"), WorkerOutput("")))
 
 
 def test_signal_is_the_one_that_workers_handle() -> None:

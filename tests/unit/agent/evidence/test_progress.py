@@ -163,6 +163,21 @@ def test_what_the_agent_makes_a_worker_do_is_no_progress() -> None:
     assert bench.look(seen(cpu_ms=500, written=9_001)).still_since_ms is None
 
 
+def test_evidence_taken_all_the_time_makes_no_standstill() -> None:
+    """What a worker does then is not known; a worker with collectives is judged by these."""
+    bench = Bench()
+    bench.look(seen(cpu_ms=6_000))
+    for number in range(30):
+        bench.look(seen(cpu_ms=6_000 * number), is_disturbed=True)
+        assert bench.now.still_since_ms is None
+    last_ms, idle = bench.now.looked_ms, seen(cpu_ms=6_000 * 29)
+    assert bench.stands_still_at(idle) == last_ms + LIMITS.first_after_ms
+    joined = Bench()
+    joined.look(seen(mark(1, 5_000)))
+
+    assert joined.look(seen(mark(1, 5_000)), is_disturbed=True).still_since_ms == 5_000
+
+
 def test_worker_that_does_not_answer_gets_three_looks() -> None:
     """A busy machine may keep it from that; one that a signal has stopped cannot answer."""
     bench = Bench()

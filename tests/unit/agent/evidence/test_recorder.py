@@ -74,6 +74,28 @@ def test_gloo() -> None:
     assert (pair.name, pair.entered, pair.completed, list(pair.members)) == ("1", 1, 1, [])
 
 
+def test_group_that_a_new_one_has_replaced() -> None:
+    """The ring still has its operations, of the same name, and with higher numbers."""
+    old = [entry(number) for number in (1, 2, 3, 4, 5)]
+    older = [entry(number) for number in (1, 2)]
+    new = [entry(1), entry(1, profiling_name="gloo:coalesced"), entry(2, retired=False)]
+    first, pair = parse_recording(
+        recording(*older, entry(7, "1"), *old, *new, entry(8, "1")), world_size=3
+    )
+
+    assert (pair.name, pair.entered, pair.completed) == ("0", 2, 1)
+    assert [one.number for one in pair.latest] == [2, 1]
+    assert (first.name, first.entered, [one.number for one in first.latest]) == ("1", 8, [8, 7])
+
+
+def test_new_group_that_waits_in_its_first_collective() -> None:
+    """The destroyed one had completed only its first one."""
+    old, new = entry(1, pg_id=0), entry(1, pg_id=2, retired=False)
+    (group,) = parse_recording(recording(old, new), world_size=3)
+
+    assert (group.entered, group.completed, len(group.latest)) == (1, 0, 1)
+
+
 def test_nccl() -> None:
     """Groups have their global ranks, and entries their state."""
     config = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Server, Target]]:
     """Yield a server of this process, and this process as a worker."""
     server = Server()
     output = WorkerOutput("", streams=[FileStream(str(folder / "log"))])
-    target = Target(1, 0, 1, os.getpid(), str(folder / "w"), output)
+    target = Target(1, 0, 0, 1, os.getpid(), str(folder / "w"), output)
     listening = await asyncio.start_unix_server(server.serve, target.socket)
     try:
         yield server, target
@@ -124,11 +126,26 @@ async def test_no_mark(
     assert len(server.asked) == 1 and seen.usage is not None
 
 
+async def test_kernel_that_is_not_asked_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent does not know then whether the worker still has its server."""
+    monkeypatch.setattr(watch, "LIMIT_S", 0.2)
+    go, files = threading.Event(), FileThread("test")
+    async with serving(tmp_path) as (server, target), asyncio.TaskGroup() as tasks:
+        files.begin(partial(go.wait, 100))
+        (seen,) = await ProgressWatch(None, files, tasks)._look([target])
+        go.set()
+
+    assert (seen.mark, seen.is_mute, seen.usage) == (None, True, None)
+    assert server.asked == []
+
+
 async def test_server_of_another_process_is_not_asked(tmp_path: Path) -> None:
     """The worker has closed its socket: to ask would end it."""
     async with serving(tmp_path) as (server, target), watching() as one:
-        closed = Target(1, 0, 1, os.getppid(), target.prefix, target.output)
-        unarmed = Target(2, 1, 2, os.getpid(), "", target.output)
+        closed = Target(1, 0, 0, 1, os.getppid(), target.prefix, target.output)
+        unarmed = Target(2, 1, 1, 2, os.getpid(), "", target.output)
         seen = await one._look([closed, unarmed])
 
     assert [(each.mark, each.is_mute) for each in seen] == [(None, False)] * 2

@@ -21,6 +21,7 @@ from rallypoint.server.core.model.evidence import Evidence, RankEvidence
 from rallypoint.server.core.model.ids import JobId, SessionId
 from rallypoint.server.core.model.job import Job
 from rallypoint.server.core.state.state import State
+from rallypoint.server.core.verdicts.timeouts import list_timed_out
 from rallypoint.server.shell.listeners import Listener
 from rallypoint.v1 import agent_service_pb2 as agent_pb2
 from rallypoint.v1 import evidence_pb2
@@ -60,6 +61,8 @@ class Round(Struct, frozen=True):
     number: int
     world_size: int
     members: tuple[Member, ...]
+    timed_out: frozenset[int] = frozenset()
+    """Ranks that have failed because a collective timed out."""
 
 
 def find_round(state: State, job: Job) -> Round | None:
@@ -72,8 +75,10 @@ def find_round(state: State, job: Job) -> Round | None:
         for node in nodes
         if node.assignment is not None
     )
-    header = job.round.header
-    return Round(job.job_id, header.number, header.world_size, members) if members else None
+    if not members:
+        return None
+    header, timed_out = job.round.header, list_timed_out(job.round)
+    return Round(job.job_id, header.number, header.world_size, members, timed_out)
 
 
 class Taken(Struct, frozen=True):
@@ -258,6 +263,7 @@ def _finish(collection: _Collection) -> Taken:
         round=round.number,
         reason=collection.reason,
         took_ms=int((now_s - collection.begun_s) * 1000),
+        timed_out=round.timed_out,
         world_size=round.world_size,
     )
     evidence = replace(evidence, answered=len(collection.ranks))

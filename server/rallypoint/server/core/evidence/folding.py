@@ -15,8 +15,9 @@ A finding is something that sets ranks apart. Findings come in this order, the s
  7  OTHER_SIZES       Other sizes or types in the same operation.               the minority
  8  STOPPED           The others that a signal or a debugger holds.             all
  9  UNINTERRUPTIBLE   The others that wait in the kernel.                       all
-10  OTHER_STACK       Their stack differs from that of most.                    see `_find_odd`
-11  NO_ANSWER         They have not answered, or have ended.                    see `_find_silent`
+10  NOT_ENTERED       The few that live after a collective timed out.           all
+11  OTHER_STACK       Their stack differs from that of most.                    see `_find_odd`
+12  NO_ANSWER         They have not answered, or have ended.                    see `_find_silent`
 ==  ================  ========================================================  ====================
 
 The first row that accuses ranks decides. If it accuses exactly one, that rank is the culprit. If no
@@ -30,15 +31,15 @@ a device holds them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from rallypoint.base.tracebacks import describe_place
 from rallypoint.server.core.evidence.chains import Chains, follow
 from rallypoint.server.core.evidence.stacks import (
     Stacks,
     bound_ranges,
-    describe_place,
     group_stacks,
     main_stack,
 )
@@ -46,6 +47,7 @@ from rallypoint.server.core.evidence.waits import Wait, find_waits, is_progress_
 from rallypoint.server.core.evidence.words import (
     NETWORK,
     count_ranks,
+    describe_absent,
     describe_awaited,
     describe_behind,
     describe_cycle,
@@ -67,6 +69,10 @@ from rallypoint.server.core.model.evidence import (
 TEXT_CHARS_MAX = 1_024
 """Characters of a line for a person; names and lists in it are cut before, so few reach it."""
 
+FEW = 4
+"""Ranks that live after a timeout are few if the world has this many times as many. If more live,
+some of them are usually victims that have not ended yet."""
+
 
 class _Case(NamedTuple):
     """All that the findings are made of."""
@@ -74,7 +80,10 @@ class _Case(NamedTuple):
     evidence: Mapping[int, RankEvidence]
     """Of each rank that has answered, ascending."""
     missing: tuple[int, ...]
-    """The other ranks of the world."""
+    """The other ranks of the world, without those of `timed_out`."""
+    timed_out: frozenset[int]
+    """Ranks that have failed because a collective timed out; they may have answered before."""
+    world_size: int
     stacks: Stacks
     waits: tuple[Wait, ...]
     chains: Chains
@@ -108,6 +117,7 @@ def fold(
     round: int,
     reason: str,
     took_ms: int,
+    timed_out: Collection[int] = (),
 ) -> Evidence:
     """Return what the evidence of all ranks of a round says together.
 
@@ -117,8 +127,9 @@ def fold(
         round: number of the round.
         reason: why the evidence was taken.
         took_ms: how long that took.
+        timed_out: ranks that have failed because a collective timed out.
     """
-    case = _prepare(evidence, world_size)
+    case = _prepare(evidence, world_size, frozenset(timed_out))
     rows = _list_rows(case)
     found = [apart for row in rows for apart in row.found]
     deciding = next((row for row in rows if row.accused), None)
@@ -138,15 +149,17 @@ def fold(
     )
 
 
-def _prepare(evidence: Mapping[int, RankEvidence | None], world_size: int) -> _Case:
+def _prepare(
+    evidence: Mapping[int, RankEvidence | None], world_size: int, timed_out: frozenset[int]
+) -> _Case:
     answered: dict[int, RankEvidence] = {}
     missing: list[int] = []
     for rank in range(world_size):
         one = evidence.get(rank)
-        if one is None:
-            missing.append(rank)
-        else:
+        if one is not None:
             answered[rank] = one
+        elif rank not in timed_out:
+            missing.append(rank)
     waits = find_waits(answered, world_size)
     chains = follow(waits)
     awaited: dict[int, Wait] = {}
@@ -156,7 +169,17 @@ def _prepare(evidence: Mapping[int, RankEvidence | None], world_size: int) -> _C
             awaited.setdefault(rank, wait)
     waiting = frozenset(rank for wait in waits for rank in wait.ranks)
     stacks = group_stacks(answered)
-    return _Case(answered, tuple(missing), stacks, waits, chains, awaited, waiting)
+    return _Case(
+        evidence=answered,
+        missing=tuple(missing),
+        timed_out=timed_out,
+        world_size=world_size,
+        stacks=stacks,
+        waits=waits,
+        chains=chains,
+        awaited=awaited,
+        waiting=waiting,
+    )
 
 
 def _list_rows(case: _Case) -> list[_Row]:
@@ -173,6 +196,7 @@ def _list_rows(case: _Case) -> list[_Row]:
         partial(_find_mismatches, kind=FindingKind.OTHER_SIZES),
         partial(_find_in_states, states=(stopped, traced), is_awaited=False),
         partial(_find_in_states, states=(uninterruptible,), is_awaited=False),
+        _find_absent,
     )
     rows = [find(case) for find in finders]
     named = {rank for row in rows for apart in row.found for rank in apart.ranks}
@@ -294,6 +318,26 @@ def _find_mismatches(case: _Case, kind: FindingKind) -> _Row:
             text = describe_mismatch(wait) + describe_where(case.evidence, mismatch.ranks)
             found.append(_Apart(kind, mismatch.ranks, wait, text))
     return _make_row(found)
+
+
+def _find_absent(case: _Case) -> _Row:
+    """Find the few ranks that live after a collective timed out for all others.
+
+    What the others waited in is gone with them. So nothing is found while a living rank may wait
+    for a peer itself, or has not answered.
+    """
+    living = [
+        rank
+        for rank, one in case.evidence.items()
+        if rank not in case.timed_out and one.state is not ProcessState.ENDED
+    ]
+    is_waiting = bool(case.waiting) or any(case.evidence[rank].awaits_peer for rank in living)
+    if not case.timed_out or case.missing or is_waiting or not living:
+        return _make_row([])
+    if len(living) > 1 and FEW * len(living) > case.world_size:
+        return _make_row([])
+    text = describe_absent(living, len(case.timed_out)) + describe_where(case.evidence, living)
+    return _make_row([_Apart(FindingKind.NOT_ENTERED, living, None, text)])
 
 
 def _find_odd(case: _Case, named: Iterable[int]) -> _Row:

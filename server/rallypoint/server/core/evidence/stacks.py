@@ -7,7 +7,6 @@ that waits have the same stack.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -22,8 +21,6 @@ from rallypoint.server.core.model.evidence import (
     StackGroup,
 )
 
-NAME_CHARS_MAX = 64
-"""Characters of a file's name, and of a function's, in a line for a person."""
 TELLING = frozenset(
     {
         ProcessState.UNINTERRUPTIBLE,
@@ -33,13 +30,6 @@ TELLING = frozenset(
     }
 )
 """States that say more than a stack."""
-
-# Text, not compiled patterns: `re` compiles them when they are first used, not at import.
-_NOT_THE_USERS = (
-    r"^<"  # frozen modules, and code without a file
-    r"|/(?:site|dist)-packages/(?:torch|rallypoint)/"
-    r"|/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)"
-)
 
 
 class Stacks(NamedTuple):
@@ -93,17 +83,3 @@ def main_stack(evidence: RankEvidence) -> tuple[Frame, ...]:
 def bound_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
     """Return the first RANGES_MAX ranges of some ranks."""
     return tuple(RankRange(first, last) for first, last in to_ranges(ranks)[:RANGES_MAX])
-
-
-def describe_place(frames: tuple[Frame, ...]) -> str:
-    """Return where a stack stands, such as "train.py:88 load_batch"; "" without a stack.
-
-    That is the innermost frame outside torch, Rallypoint and the standard library, if there is one:
-    it leads a person to the line of the script.
-    """
-    if not frames:
-        return ""
-    frame = next((one for one in frames if not re.search(_NOT_THE_USERS, one.file)), frames[0])
-    file = frame.file.rpartition("/")[2][-NAME_CHARS_MAX:]
-    line = f":{frame.line}" if frame.line else ""
-    return " ".join(part for part in (file + line, frame.function[:NAME_CHARS_MAX]) if part)

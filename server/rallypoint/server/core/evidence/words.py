@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rallypoint.base.ranges import join_ranges, to_ranges
-from rallypoint.server.core.evidence.stacks import describe_place, main_stack
+from rallypoint.base.tracebacks import describe_place
+from rallypoint.server.core.evidence.stacks import main_stack
 from rallypoint.server.core.evidence.waits import LABEL_CHARS_MAX, Wait, name_operation
 from rallypoint.server.core.model.evidence import FindingKind, RankEvidence
 
@@ -56,6 +57,12 @@ def describe_outrun(wait: Wait, ranks: Sequence[int]) -> str:
     are = "is" if len(ranks) == 1 else "are"
     completed = _agree(wait.completed_by, "has completed", "have completed")
     return f"{name_ranks(ranks)} {are} still in {wait.describe()}, which {completed}: {NETWORK}"
+
+
+def describe_absent(ranks: Sequence[int], timed_out: int) -> str:
+    """Return that some ranks are in no collective, and that one has timed out for the others."""
+    did = f"{name_ranks(ranks)} did not come to the collective"
+    return f"{did} that timed out for {count_ranks(timed_out)}"
 
 
 def describe_awaited(wait: Wait | None, ranks: Sequence[int]) -> str:

@@ -225,7 +225,8 @@ class Round(Struct, frozen=True):
     timeline: Timeline | None = None
     """How it came into being; None when it was adopted."""
     hang: Hang | None = None
-    """Set while it is suspected to hang, and kept at the stop for that."""
+    """Set while it is suspected to hang, or a collective has timed out, and kept at the stop for
+    that."""
     taken_over_ms: Volatile[int | None] = None
     """When this coordinator took the round over from an earlier one, or from its own earlier life;
     None: it has heard of every step."""

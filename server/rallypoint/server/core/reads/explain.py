@@ -178,7 +178,7 @@ def _state_of_silent(node: Node) -> tuple[AwaitedState, str]:
 
 
 def _running(state: State, job: Job, tally: Tally, now_ms: int) -> Waiting | None:
-    if job.round is not None and job.round.hang is not None:
+    if job.round is not None and job.round.hang is not None and not job.round.failures:
         return _on_hang(tally, job.round.hang, now_ms)
     silent = find_silent(state, job, now_ms)
     if silent:

@@ -76,7 +76,7 @@ def note_step(draft: Draft, job: Job) -> None:
     """Withdraw the suspicion of a running round whose latest step is young enough."""
     round = job.round
     assert round is not None
-    if round.hang is None:
+    if round.hang is None or round.failures:  # it waits for the culprit of these
         return
     due_ms = _young_until_ms(job, round)
     if draft.now_ms < due_ms:

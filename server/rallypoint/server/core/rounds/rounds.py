@@ -17,6 +17,7 @@ from rallypoint.server.core.model.phase import Outcome, Phase
 from rallypoint.server.core.model.round import (
     LEAVING,
     PLANNED,
+    Hang,
     Notice,
     Round,
     RoundHeader,
@@ -45,11 +46,15 @@ from rallypoint.server.core.state.draft import Draft
 from rallypoint.server.core.state.tally import Tally
 from rallypoint.server.core.verdicts.blame import find_verdict
 from rallypoint.server.core.verdicts.health import choose_candidates, describe_cordoned
+from rallypoint.server.core.verdicts.timeouts import has_timed_out
 
 CULPRIT_DUE_MS = 400
 """How long a round waits for the culprit when only victims have failed so far. Most processes end
 sooner after their connections close. It is shorter than the 0.5 s after which a broken stream is a
 lost node, so it delays no recovery from a loss."""
+TIMEOUT_DUE_MS = 3_000
+"""How long it waits instead for evidence of the rank that did not come to a collective. The peers
+of that rank have waited for its whole timeout before."""
 EXIT_DUE_MS = 2_000
 """How long a round waits for the exit code of a culprit that has recorded its error and still runs.
 An interpreter with torch takes up to that long to end. A departure ends the wait, so it delays no
@@ -213,6 +218,9 @@ def _advance_running(draft: Draft, job: Job) -> bool:
     reason = _find_stop_reason(round, is_held=is_held(job, tally, draft.now_ms))
     if reason is not None:
         due_ms = culprit_due_ms(round)
+        if due_ms is not None and draft.now_ms >= due_ms:
+            job, round = _ask_for_absent(draft, job, round)
+            due_ms = culprit_due_ms(round)
         if due_ms is not None and draft.now_ms < due_ms:
             _await_culprit(draft, job, round, due_ms)
             return False
@@ -294,6 +302,7 @@ def culprit_due_ms(round: Round) -> int | None:
     When every failed worker is a victim, the culprit is dying and has not been reported yet. A stop
     would kill it before it ends by its own cause, and the verdict would name a victim. A culprit
     that has recorded its error and still runs is known, but a stop now would hide its exit code.
+    After the timeout of a collective, the culprit may live, and evidence shows where it stands.
     """
     if round.start_failure is not None or round.departures or round.first_failure_ms is None:
         return None
@@ -306,7 +315,23 @@ def culprit_due_ms(round: Round) -> int | None:
         return round.first_failure_ms + EXIT_DUE_MS
     if round.failure_count == round.header.world_size:
         return None  # no worker is left that could be the culprit
+    if round.hang is not None and not round.hang.is_examined and has_timed_out(round):
+        return round.first_failure_ms + TIMEOUT_DUE_MS
     return round.first_failure_ms + CULPRIT_DUE_MS
+
+
+def _ask_for_absent(draft: Draft, job: Job, round: Round) -> tuple[Job, Round]:
+    """Let evidence be taken if a collective has timed out, and no culprit has shown up.
+
+    Not before: the other victims have ended by now, so that the living are few.
+    """
+    since_ms = round.first_failure_ms
+    if round.hang is not None or since_ms is None or not has_timed_out(round):
+        return job, round
+    round = replace(round, hang=Hang(since_ms, since_ms))
+    job = replace(job, round=round)
+    draft.put_job(job)
+    return job, round
 
 
 def _await_culprit(draft: Draft, job: Job, round: Round, due_ms: int) -> None:
@@ -342,7 +367,7 @@ def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
         stop_reason=reason,
         stop_note=note,
         durable_step=round.step,
-        hang=round.hang if reason is RoundReason.HUNG else None,
+        hang=round.hang if reason is RoundReason.HUNG or has_timed_out(round) else None,
     )
     verdict = find_verdict(stopped)
     # Readers see the verdict of the latest round that failed, also when this one did not.

@@ -33,6 +33,7 @@ from rallypoint.server.core.verdicts.symptoms import (
     find_last_words,
     find_stack,
 )
+from rallypoint.server.core.verdicts.timeouts import is_absent_named
 
 EXPLAINS_MS = 1_000
 """A departure explains failures of peers that were reported up to this long before it: a peer can
@@ -239,6 +240,8 @@ def find_verdict(round: Round, *, is_final: bool = False) -> Verdict | None:
         return Verdict(VerdictCause.START_OVERDUE, round.header.number, first, text)
     if round.stop_reason is RoundReason.HUNG and round.hang is not None:
         return _judge_hang(round, round.hang)
+    if round.hang is not None and is_absent_named(round):
+        return _judge_absent(round, round.hang)
     return _judge_workers(round, is_final=is_final) if round.failures else None
 
 
@@ -280,8 +283,26 @@ def _judge_drain(round: Round) -> Verdict:
 
 
 def _judge_hang(round: Round, hang: Hang) -> Verdict:
-    text = f"{describe_hang(hang)}: {hang.text}" if hang.text else describe_hang(hang)
+    text = f"{describe_hang(hang)}{_describe_found(hang)}"
     return Verdict(VerdictCause.HUNG, round.header.number, hang.name or None, text)
+
+
+def _judge_absent(round: Round, hang: Hang) -> Verdict:
+    return Verdict(
+        VerdictCause.HUNG,
+        round.header.number,
+        hang.name,
+        f"a collective timed out{_describe_found(hang)}",
+        collateral=round.failures,
+        collateral_count=round.failure_count,
+        groups=round.failure_groups,
+    )
+
+
+def _describe_found(hang: Hang) -> str:
+    """Return what the evidence says, and where; it begins with the rank if it names one."""
+    place = f"on node {hang.name}, " if hang.name else ""
+    return f": {place}{hang.text}" if hang.text else ""
 
 
 def describe_hang(hang: Hang) -> str:

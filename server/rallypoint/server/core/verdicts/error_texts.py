@@ -50,6 +50,17 @@ LOST_PEER = (
 )
 """Texts of libraries about another worker that is gone, hangs or never joined."""
 
+COLLECTIVE_TIMEOUT = (
+    _GLOO + r"Timed out waiting \d+ms for (?:send|recv)",
+    _GLOO + "Application timeout",
+    r"monitoredBarrier in \d+ ms",
+    "successfully reached monitoredBarrier, but",
+    _NCCL + "[Tt]imeout",
+    "Watchdog caught collective operation timeout",
+)
+"""Those of LOST_PEER about a rank that did not come to a collective, or to a send or receive, in
+time. It may live."""
+
 OWN_CAUSE = (
     "CUDA error",
     "CUDA out of memory",

@@ -22,6 +22,7 @@ from rallypoint.base.tracebacks import PrintedError, find_last_chain, split_line
 from rallypoint.server.core.model.worker import Symptom, WorkerExit
 from rallypoint.server.core.verdicts.error_texts import (
     BROKEN_CONNECTION,
+    COLLECTIVE_TIMEOUT,
     CUDA_FRAME,
     LOST_PEER,
     OWN_CAUSE,
@@ -86,6 +87,23 @@ def classify(exit: WorkerExit) -> Symptom:
     if number == signal.SIGABRT and exit.error is None and not exit.stderr_tail.strip():
         return symptom  # a watchdog that gives up on peers aborts too
     return Symptom.PRIMARY
+
+
+def is_collective_timeout(exit: WorkerExit) -> bool:
+    """Return whether a worker is a victim because a peer did not come to a collective in time."""
+    if classify(exit) is not Symptom.VICTIM:
+        return False
+    text = exit.stderr_tail if exit.error is None else exit.error.traceback
+    lines, chain = _read(text)
+    if chain:
+        body = _read_body(lines, chain[0])
+    elif exit.error is not None:
+        body = exit.error.message.strip()[:BODY_CHARS]
+    else:
+        if _compile(WATCHDOG_FRAME).search(text):
+            return True
+        body = text.rpartition(_WHAT)[2][:BODY_CHARS]
+    return _compile(COLLECTIVE_TIMEOUT).search(body) is not None
 
 
 def find_error(exit: WorkerExit) -> str:

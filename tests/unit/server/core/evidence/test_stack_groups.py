@@ -7,7 +7,8 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from rallypoint.server.core.evidence.stacks import describe_place, group_stacks
+from rallypoint.base.tracebacks import describe_place
+from rallypoint.server.core.evidence.stacks import group_stacks
 from rallypoint.server.core.model.evidence import (
     GROUPS_MAX,
     RANGES_MAX,

@@ -416,7 +416,7 @@ def test_restart_stops_the_round_and_names_the_culprit() -> None:
     verdict = stopped(bench).verdict
     assert verdict is not None
     assert (VerdictCause.HUNG, "b") == (verdict.cause, verdict.name)
-    assert f"no worker made progress for 5m: {TEXT}" == verdict.text
+    assert f"no worker made progress for 5m: on node b, {TEXT}" == verdict.text
     assert RoundReason.HUNG is stop_reason(a) is stop_reason(b)
     bench.advance(1_000)
     bench.obey()

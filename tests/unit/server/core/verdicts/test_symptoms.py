@@ -23,6 +23,7 @@ from rallypoint.server.core.verdicts.symptoms import (
     find_error,
     find_last_words,
     find_stack,
+    is_collective_timeout,
 )
 
 PRIMARY, UNKNOWN, VICTIM = Symptom.PRIMARY, Symptom.UNKNOWN, Symptom.VICTIM
@@ -397,6 +398,50 @@ def frames(name: str) -> str:
 def test_what_counts_of_an_exit(claim: str, exit: WorkerExit, expected: Symptom) -> None:
     """A fatal signal is the worker's own cause unless its last output shows otherwise."""
     assert expected is classify(exit), claim
+
+
+RECEIVING = (
+    f"RuntimeError: {GLOO}/unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation"
+)
+SENDING = f"RuntimeError: {GLOO}/unbound_buffer.cc:129] Timed out waiting 2000ms for send operation"
+CAUGHT = (
+    "with exception: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, "
+    "OpType=BROADCAST) ran for 1800011 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("exit", "expected"),
+    [
+        (ended(traceback(f"{RECEIVING} to complete", rank=0)), True),
+        (ended(traceback(f"{SENDING} to complete", rank=3, then=NOISE)), True),
+        (ended(error=ErrorRecord(f"{SENDING} to complete")), True),
+        (ended(error=ErrorRecord("it failed", traceback(f"{SENDING} to complete"))), True),
+        (ended(traceback(OF_A_PEER[2])), True),
+        (ended(traceback(EXAMPLES[LOST_PEER][6])), True),
+        (ended(traceback(EXAMPLES[LOST_PEER][9])), True),
+        (ended(WATCHDOG + CAUGHT + frames("watchdogHandler()"), signal=6), True),
+        (ended(frames("WorkNCCL::checkTimeout()"), signal=6), True),
+        (ended(traceback(EXAMPLES[LOST_PEER][19])), True),
+        (ended(cause_of(f"{RECEIVING} to complete", RESET, how="during")), True),
+        # A peer is gone, or none ever came.
+        (ended(traceback(OF_A_PEER[0])), False),
+        (ended(traceback(OF_A_PEER[1])), False),
+        (ended(traceback(EXAMPLES[LOST_PEER][18])), False),
+        (ended(traceback("torch.distributed.DistStoreError: wait timeout after 10000ms")), False),
+        (ended(traceback("RuntimeError: Socket Timeout")), False),
+        (ended(signal=13), False),
+        # The worker has its own cause.
+        (ended(traceback("TimeoutError: [Errno 110] Connection timed out")), False),
+        (ended(cause_of(NAN, f"{RECEIVING} to complete", how="during")), False),
+        (ended(traceback(f"{RECEIVING} to complete"), signal=9, oom_killed=True), False),
+        (ended(signal=6), False),
+        (ended(), False),
+    ],
+)
+def test_rank_that_did_not_come_to_a_collective(exit: WorkerExit, expected: bool) -> None:
+    """Only such a victim shows that a rank is late, and perhaps still there."""
+    assert expected is is_collective_timeout(exit)
 
 
 @pytest.mark.parametrize(
