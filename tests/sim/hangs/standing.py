@@ -176,7 +176,8 @@ class Standing:
             return
         number = header.number - self._happens(STALE_PERCENT)
         rank = draw.choice((None, draw.randrange(header.world_size)))
-        examined = inputs.Examined(job.job_id, number, rank, f"rank {rank} has not come")
+        text, is_conclusive = f"rank {rank} has not come", rank is not None or self._happens(50)
+        examined = inputs.Examined(job.job_id, number, rank, text, is_conclusive)
         delay_ms = draw.randint(0, EVIDENCE_MS_MAX)
         self.world.clock.after(delay_ms, partial(self._submit, server, examined))
 

@@ -282,7 +282,7 @@ BUGS: dict[str, Bug] = {
         _forget_the_sweep_of_a_lost_helper,
         frozenset({"Liveness"}),
     ),
-    "start a stopped round": (_start_a_stopped_round, frozenset({"NumbersGrow"})),
+    "start a stopped round": (_start_a_stopped_round, frozenset({"NumbersGrow", "CleanLog"})),
     "leave everything to the helper": (_leave_everything_to_the_helper, frozenset({"FenceHolds"})),
     "wait for a frozen helper": (_wait_for_a_frozen_helper, frozenset({"Liveness"})),
     "let sweeps overtake exits": (_let_sweeps_overtake_exits, frozenset({"TrueCulprit"})),

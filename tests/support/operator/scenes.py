@@ -286,7 +286,7 @@ def hanging(spec: JobSpec = SPEC) -> Bench:
         "rank 11 has not entered all_reduce number 6 of the default group, in which 15 ranks wait; "
         "it is in train.py:7 load_batch"
     )
-    bench.take(inputs.Examined(JobId(JOB), bench.rounds(JOB)[-1].number, 11, text))
+    bench.take(inputs.Examined(JobId(JOB), bench.rounds(JOB)[-1].number, 11, text, True))
     bench.advance(11_000)
     return bench
 

@@ -104,6 +104,7 @@ class ProgressWatch:
                     see(progress.still_since_ms)
         except Exception as error:  # a bug in what looks at workers must not end them
             log.error("progress_watch_failed", exc_info=error)
+            see(None)  # what is not watched any more is not suspected
 
     async def _look(self, targets: Sequence[Target]) -> list[Observation]:
         looks = [_Look(target) for target in targets]

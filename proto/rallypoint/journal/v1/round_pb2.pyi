@@ -594,6 +594,7 @@ class Hang(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    IS_CONCLUSIVE_FIELD_NUMBER: _builtins.int
     since_ms: _builtins.int
     """When the latest progress of any worker was made."""
     suspected_ms: _builtins.int
@@ -606,6 +607,8 @@ class Hang(_message.Message):
     """Name of its node; empty: none is known."""
     text: _builtins.str
     """What the evidence says, in words."""
+    is_conclusive: _builtins.bool
+    """It shows that the workers wait for something that does not come."""
     def __init__(
         self,
         *,
@@ -615,10 +618,11 @@ class Hang(_message.Message):
         rank: _builtins.int | None = ...,
         name: _builtins.str = ...,
         text: _builtins.str = ...,
+        is_conclusive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "is_examined", b"is_examined", "name", b"name", "rank", b"rank", "since_ms", b"since_ms", "suspected_ms", b"suspected_ms", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "is_conclusive", b"is_conclusive", "is_examined", b"is_examined", "name", b"name", "rank", b"rank", "since_ms", b"since_ms", "suspected_ms", b"suspected_ms", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015

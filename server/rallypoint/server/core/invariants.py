@@ -138,8 +138,7 @@ def _check_hang(state: State, job: Job) -> None:
     evidence_ms = evidence_due_ms(round)
     if evidence_ms is not None and not round.failures:  # these stop the round anyway
         due_ms = state.deadlines.get((DeadlineKind.HANG, job_id))
-        is_due = due_ms is not None and due_ms <= evidence_ms
-        _require(is_due, job_id, "nothing ends the wait for evidence of a hang")
+        _require(due_ms is not None, job_id, "nothing ends the wait for evidence of a hang")
 
 
 def _check_barrier(state: State, key: BarrierKey) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rallypoint.base.log import get_logger
 from rallypoint.server.api.evidence.collecting import Collecting, Round, find_round
+from rallypoint.server.core.evidence.waits import shows_hang
 from rallypoint.server.core.messages.inputs import Examined
 from rallypoint.server.core.model.ids import JobId
 from rallypoint.server.core.model.phase import Phase
@@ -25,9 +26,10 @@ log = get_logger()
 SUSPECTED = "suspected"
 TEXT_CHARS_MAX = 300
 """Characters of what the evidence says; verdicts and waits quote it."""
-AT_ONCE_MAX = 32
+AT_ONCE_MAX = 4
 """Suspicions that are examined at the same time: a file server that stands still stops many jobs,
-and the evidence of a large one takes 32 MiB."""
+and the evidence of a large one takes 32 MiB. The others wait for their turn, and are not stopped
+before it."""
 UNANSWERED = "there is no evidence: no agent has answered"
 
 
@@ -76,11 +78,14 @@ class Suspicions(Listener):
             round = await coordinator.read(lambda state, now_ms: _find(state, job_id, suspicion))
             if round is None:
                 return
-            evidence = (await self._collecting.take(round, SUSPECTED)).evidence
+            taken = await self._collecting.take(round, SUSPECTED)
+            evidence = taken.evidence
             text = evidence.text if evidence.answered else UNANSWERED
             if self._found.get(job_id) == suspicion:
+                is_conclusive = shows_hang(taken.ranks, evidence.culprit)
+                culprit, text = evidence.culprit, _shorten(text)
                 await coordinator.submit(
-                    Examined(job_id, round.number, evidence.culprit, _shorten(text))
+                    Examined(job_id, round.number, culprit, text, is_conclusive)
                 )
         except CoordinatorEnded:
             pass  # the next one examines it

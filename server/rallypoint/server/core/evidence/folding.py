@@ -320,6 +320,12 @@ def _find_mismatches(case: _Case, kind: FindingKind) -> _Row:
     return _make_row(found)
 
 
+def _is_idle_known(one: RankEvidence) -> bool:
+    """Return whether a living rank certainly waits in no collective."""
+    is_held = one.state in (ProcessState.STOPPED, ProcessState.TRACED)
+    return is_held or is_progress_known(one)
+
+
 def _find_absent(case: _Case) -> _Row:
     """Find the few ranks that live after a collective timed out for all others.
 
@@ -333,6 +339,8 @@ def _find_absent(case: _Case) -> _Row:
     ]
     is_waiting = bool(case.waiting) or any(case.evidence[rank].awaits_peer for rank in living)
     if not case.timed_out or case.missing or is_waiting or not living:
+        return _make_row([])
+    if not all(_is_idle_known(case.evidence[rank]) for rank in living):
         return _make_row([])
     if len(living) > 1 and FEW * len(living) > case.world_size:
         return _make_row([])
@@ -352,6 +360,7 @@ def _find_odd(case: _Case, named: Iterable[int]) -> _Row:
         rank
         for rank in odd
         if main_stack(case.evidence[rank])
+        and not case.timed_out  # a victim that has not ended yet has another stack, too
         and (not case.waits or not is_progress_known(case.evidence[rank]))
     ]
     cleared = sorted(set(odd).difference(accused))

@@ -119,6 +119,27 @@ def is_progress_known(evidence: RankEvidence) -> bool:
     return not evidence.gaps and evidence.state is not ProcessState.ENDED
 
 
+def shows_hang(evidence: Mapping[int, RankEvidence], culprit: int | None) -> bool:
+    """Return whether workers wait for something that does not come.
+
+    If they use collectives, and none waits in one, all may compute something that takes long.
+    Workers that are not known to use any stood still for longer before they were suspected.
+
+    Args:
+        evidence: of each rank that has answered.
+        culprit: the rank that it names; None: it names none.
+    """
+    if culprit is not None or not evidence:
+        return culprit is not None
+    ranks = evidence.values()
+    is_waiting = any(one.awaits_peer or any(map(_is_open, one.groups)) for one in ranks)
+    return is_waiting or not any(one.groups for one in ranks)
+
+
+def _is_open(group: GroupProgress) -> bool:
+    return group.completed < group.entered
+
+
 def find_waits(evidence: Mapping[int, RankEvidence], world_size: int) -> tuple[Wait, ...]:
     """Return all collectives that ranks wait in: group by group, ascending in their numbers.
 

@@ -354,6 +354,8 @@ class Examined(Struct, frozen=True):
     """The rank that the others wait for; None: the evidence names none."""
     text: str
     """What it says, as one line; or why there is none."""
+    is_conclusive: bool = False
+    """It shows that the workers wait for something that does not come."""
 
 
 class JobBroken(Struct, frozen=True):

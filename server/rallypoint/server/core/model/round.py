@@ -159,6 +159,8 @@ class Hang(Struct, frozen=True):
     """When the suspicion began."""
     is_examined: bool = False
     """The evidence has come, or does not come any more."""
+    is_conclusive: bool = False
+    """It shows that the workers wait for something that does not come."""
     rank: int | None = None
     """The rank that the others wait for; None: none is known."""
     name: NodeName = NodeName("")

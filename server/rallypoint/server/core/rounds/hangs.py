@@ -46,9 +46,15 @@ def watch(draft: Draft, job: Job) -> Job:
     else:
         due_ms = evidence_due_ms(round)
         if due_ms is not None and draft.now_ms >= due_ms:
-            hang, due_ms = replace(round.hang, is_examined=True, text=OVERDUE), None
-            job = replace(job, round=replace(round, hang=hang))
-            draft.put_job(job)
+            later_ms = draft.deadline(DeadlineKind.HANG, job.job_id) or 0
+            if tally.unknown:  # the shell asks all members when the last one is back
+                due_ms = draft.now_ms + EVIDENCE_DUE_MS
+            elif later_ms > draft.now_ms:
+                due_ms = later_ms
+            else:
+                hang, due_ms = replace(round.hang, is_examined=True, text=OVERDUE), None
+                job = replace(job, round=replace(round, hang=hang))
+                draft.put_job(job)
     draft.set_deadline(DeadlineKind.HANG, job.job_id, due_ms)
     return job
 
@@ -65,11 +71,14 @@ def evidence_due_ms(round: Round) -> int | None:
 
 
 def must_stop(job: Job, tally: Tally) -> bool:
-    """Return whether the running round is stopped because it hangs."""
+    """Return whether the running round is stopped because it hangs.
+
+    Not without evidence that it does: a false alarm that stops a round costs more than a hang.
+    """
     hang = None if job.round is None else job.round.hang
     if hang is None or job.spec.hang_action is not HangAction.RESTART:
         return False
-    return hang.is_examined and tally.moving == tally.unknown == 0
+    return hang.is_conclusive and tally.moving == tally.unknown == 0
 
 
 def note_step(draft: Draft, job: Job) -> None:
@@ -96,6 +105,7 @@ def receive_examined(draft: Draft, examined: inputs.Examined) -> None:
     hang = replace(
         round.hang,
         is_examined=True,
+        is_conclusive=examined.is_conclusive,
         rank=examined.rank,
         name=_find_name(round, examined.rank),
         text=examined.text[:TEXT_CHARS_MAX],

@@ -361,13 +361,14 @@ def stop(draft: Draft, job: Job, reason: RoundReason, note: str = "") -> None:
     round, now_ms, job_id = job.round, draft.now_ms, job.job_id
     assert round is not None
     phase = next_phase(job, PhaseEvent.STOP)
+    has_timed_out_first = reason is RoundReason.WORKER_FAILED and has_timed_out(round)
     stopped = replace(
         round,
         stop_ms=now_ms,
         stop_reason=reason,
         stop_note=note,
         durable_step=round.step,
-        hang=round.hang if reason is RoundReason.HUNG or has_timed_out(round) else None,
+        hang=round.hang if reason is RoundReason.HUNG or has_timed_out_first else None,
     )
     verdict = find_verdict(stopped)
     # Readers see the verdict of the latest round that failed, also when this one did not.

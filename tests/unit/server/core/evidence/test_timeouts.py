@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
+from rallypoint.server.core.evidence.waits import shows_hang
 from rallypoint.server.core.model.evidence import FindingKind, ProcessState, RankEvidence
 from support.core.evidence import IN_LOAD, Given, fold_world, make_default, make_rank
 
@@ -73,3 +74,28 @@ def test_one_that_lives_is_named_in_any_world() -> None:
     evidence = fold_world({0: ALONE}, 2, {1})
 
     assert evidence.culprit == 0
+
+
+def test_rank_of_which_nothing_is_known_is_not_named() -> None:
+    """It may wait like the others: its agent cannot be asked, or it is not armed."""
+    unasked = RankEvidence(3, gaps=("its agent cannot be asked",))
+
+    assert fold_world({3: unasked}, 8, others(3)).culprit is None
+
+
+@pytest.mark.parametrize(
+    ("given", "culprit", "is_hang"),
+    [
+        ({}, None, False),
+        ({0: ALONE}, 0, True),
+        ({0: ALONE, 1: ALONE}, None, False),
+        ({0: ALONE, 1: WAITING}, None, True),
+        ({0: ALONE, 1: RECEIVING}, None, True),
+        ({0: RankEvidence(0)}, None, True),
+    ],
+)
+def test_evidence_of_a_hang(given: Given, culprit: int | None, is_hang: bool) -> None:
+    """Workers with collectives, of which none waits, may compute something that takes long."""
+    evidence = {rank: one for rank, one in given.items() if one is not None}
+
+    assert shows_hang(evidence, culprit) is is_hang

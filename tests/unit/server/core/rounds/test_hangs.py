@@ -58,10 +58,16 @@ def hang(bench: Bench) -> Hang | None:
 
 
 def examine(
-    bench: Bench, rank: int | None = 1, text: str = TEXT, round: int = 1, job_id: str = JOB
+    bench: Bench,
+    rank: int | None = 1,
+    text: str = TEXT,
+    round: int = 1,
+    job_id: str = JOB,
+    *,
+    is_conclusive: bool = True,
 ) -> None:
     """Let the evidence come."""
-    said = inputs.Examined(JobId(job_id), round, rank, text)
+    said = inputs.Examined(JobId(job_id), round, rank, text, is_conclusive)
     assert bench.take(said).refusal is None
 
 
@@ -431,15 +437,42 @@ def test_restart_stops_the_round_and_names_the_culprit() -> None:
 
 
 def test_restart_without_a_culprit_blames_no_node() -> None:
-    """The evidence did not come."""
+    """All wait in the same collective."""
     bench, *_ = hanging(HangAction.RESTART)
-    bench.advance(EVIDENCE_DUE_MS)
+    examine(bench, None, "all wait")
     verdict = stopped(bench).verdict
     assert verdict is not None
-    assert (None, f"no worker made progress for 5m: {OVERDUE}") == (verdict.name, verdict.text)
+    assert (None, "no worker made progress for 5m: all wait") == (verdict.name, verdict.text)
     bench.obey()
 
     assert (1, ()) == (bench.job().counts.restart_count, bench.job().health)
+
+
+def test_nothing_is_stopped_without_evidence_of_a_hang() -> None:
+    """A false alarm that stops a round costs more than a hang. Late evidence counts."""
+    bench, *_ = hanging(HangAction.RESTART)
+    bench.advance(EVIDENCE_DUE_MS)
+    assert (OVERDUE, Phase.RUNNING) == (hang(bench).text, bench.job().phase)  # type: ignore[union-attr]
+    examine(bench, None, "none waits in a collective", is_conclusive=False)
+    bench.advance(AFTER_MS)
+    assert Phase.RUNNING is bench.job().phase
+    examine(bench)
+
+    assert Phase.STOPPING is bench.job().phase
+
+
+def test_evidence_is_awaited_while_members_are_away() -> None:
+    """The shell cannot ask them before they are back."""
+    bench, a, b = running(HangAction.RESTART, lease_ms=60_000)
+    bench.advance(AFTER_MS)
+    stand(a, b)
+    bench.restart()
+    bench.advance(EVIDENCE_DUE_MS + 1_000)
+    for agent in (a, b):
+        come_back(agent, 2 * AFTER_MS)
+
+    assert (due_ms(bench) or 0) > bench.now_ms
+    assert hang(bench).is_examined is False  # type: ignore[union-attr]
 
 
 def test_restart_needs_budget() -> None:

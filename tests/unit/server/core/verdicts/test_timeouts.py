@@ -100,6 +100,23 @@ def test_verdict_names_the_rank_that_did_not_come() -> None:
     assert bench.the_verdict().cause is VerdictCause.HUNG
 
 
+@pytest.mark.parametrize("is_examined", [False, True])
+def test_operator_may_restart_meanwhile(is_examined: bool) -> None:
+    """The round ends for that, and keeps no suspicion."""
+    bench, a, b = timed_out()
+    if is_examined:
+        bench.advance(TIMEOUT_DUE_MS - CULPRIT_DUE_MS - 1)
+    bench.take(inputs.RestartJob(JobId(JOB), 0, "by hand"))
+    assert (round_of(bench).stop_reason, round_of(bench).hang) == (
+        RoundReason.RESTART_REQUESTED,
+        None,
+    )
+    for agent in (a, b):
+        agent.ready()
+
+    assert bench.job().phase is not Phase.CLOSED
+
+
 def wait(bench: Bench, b: FakeAgent) -> None:
     bench.advance(TIMEOUT_DUE_MS - CULPRIT_DUE_MS)
 
