@@ -152,7 +152,7 @@ class SessionLog:
             if waiting is not None and is_suspected:
                 log.warning("hang_suspected", why=waiting.text)
             else:
-                log.info("hang_ended", why="workers make progress again")
+                log.info("hang_ended")  # also when a worker has failed: the next line says so
         if waiting is not None and not is_suspected:
             self.waiting(waiting, now_ms)
 
